@@ -92,7 +92,7 @@ tools: generators kubernetes $(TOOLS)/golangci-lint ## Build all pinned tools in
 	@scripts/install-tools demo test lint
 
 .PHONY: generators
-generators: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc
+generators: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc ## Build the code generators
 
 .PHONY: kubernetes
 kubernetes: $(addprefix $(TOOLS)/,etcd kube-apiserver kube-controller-manager kubectl) ## Build etcd, kube-apiserver, kube-controller-manager and kubectl (5 minutes once)
