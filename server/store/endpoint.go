@@ -116,6 +116,9 @@ func (e *Endpoint) Key() string { return e.key }
 // Wire is the marshalled localv1.Endpoint without Local and Scopes. Bytes of these two fields may be appended to it.
 func (e *Endpoint) Wire() string { return e.wire }
 
+// Source is the name of the EndpointSlice.
+func (e *Endpoint) Source() string { return e.source }
+
 // Node is the name of the endpoint's node, empty when it is not known.
 func (e *Endpoint) Node() string { return e.node }
 

@@ -57,7 +57,7 @@ func Endpoints(buf []Endpoint, svc *store.Service, node Node) []Endpoint {
 	rules := rulesFor(svc, node)
 	for _, ep := range svc.Endpoints() {
 		if scope := rules.scope(ep); scope != 0 {
-			if ep.Node() == node.Name && node.Name != "" {
+			if rules.local(ep) {
 				scope |= Local
 			}
 			buf = append(buf, Endpoint{Endpoint: ep, Scope: scope})

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package serve
+
+import (
+	"sigs.k8s.io/kpng/api/localv1"
+	"sigs.k8s.io/kpng/server/store"
+	"sigs.k8s.io/kpng/server/view"
+)
+
+// localState is what a watcher of localv1 has been told: the state of snapshot, seen from node.
+type localState struct {
+	snapshot *store.Snapshot
+	node     view.Node
+
+	// kept from call to call to save allocations
+	before, after []view.Endpoint
+}
+
+// advance tells the difference to the given snapshot, seen from the given node: services first, then endpoints,
+// then the deletion of services, so that at no point there is an endpoint without its service.
+func (s *localState) advance(to *store.Snapshot, nodeName string, w opWriter) (diff *store.Diff, ops int) {
+	node := view.At(to, nodeName)
+	diff = to.Since(s.snapshot)
+
+	for old, new := range diff.Services() {
+		if new != nil && (old == nil || old.Wire() != new.Wire()) {
+			w.set(localv1.Set_ServicesSet, path{key: new.Key()}, new.Wire(), "")
+			ops++
+		}
+	}
+	affected := diff.Services()
+	if s.snapshot != nil && node != s.node {
+		affected = diff.AllServices() // the place moved, so every service may look different
+	}
+	for old, new := range affected {
+		ops += s.endpoints(old, new, node, w)
+	}
+	for old, new := range diff.Services() {
+		if new == nil {
+			w.remove(localv1.Set_ServicesSet, path{key: old.Key()})
+			ops++
+		}
+	}
+
+	s.snapshot, s.node = to, node
+	return diff, ops
+}
+
+// endpoints tells the difference between two states of a service, either of which may be nil.
+func (s *localState) endpoints(old, new *store.Service, node view.Node, w opWriter) (ops int) {
+	svc := new
+	if svc == nil {
+		svc = old
+	}
+	s.before = view.Endpoints(s.before[:0], old, s.node)
+	s.after = view.Endpoints(s.after[:0], new, node)
+	view.Diff(s.before, s.after,
+		func(key string) {
+			w.remove(localv1.Set_EndpointsSet, path{svc.Key(), key})
+			ops++
+		},
+		func(ep view.Endpoint) {
+			w.set(localv1.Set_EndpointsSet, path{svc.Key(), ep.Key()}, ep.Wire(), ep.Scope.Suffix())
+			ops++
+		})
+	return ops
+}
