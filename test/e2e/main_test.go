@@ -3,8 +3,8 @@
 // Package e2e tests the real binaries (bin/, built by `make build`) on a real Kubernetes control plane (.cache/bin,
 // built by `make kubernetes`).
 //
-// The whole test process moves into a network namespace of its own: the default ports of kpng are free there,
-// whatever runs on the machine, and nothing of a test can be reached from, or reach, another machine.
+// The whole test process moves into namespaces of its own: the default ports of kpng are free there, whatever runs
+// on the machine, nothing of a test can be reached from, or reach, another machine, and nothing outlives it.
 package e2e
 
 import (
@@ -77,8 +77,9 @@ func run(m *testing.M) int {
 // inside marks the process that is in its own network namespace.
 const inside = "KPNG_E2E_INSIDE"
 
-// enterNamespace replaces this process by itself in a new network namespace, with the loopback device up. Without
-// root it takes a user namespace too, in which it is root.
+// enterNamespace replaces this process by one in new namespaces: of the network, with the loopback device up; of
+// process ids, so that nothing outlives the tests; of mounts, so that named network namespaces are forgotten with
+// them. Without root it takes a user namespace too, in which it is root.
 func enterNamespace() error {
 	if os.Getenv(inside) != "" {
 		return nil
@@ -87,7 +88,7 @@ func enterNamespace() error {
 	if err != nil {
 		return fmt.Errorf("the end-to-end tests need unshare (util-linux): %w", err)
 	}
-	args := []string{"unshare", "--net"}
+	args := []string{"unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"}
 	if os.Getuid() != 0 {
 		args = append(args, "--map-root-user")
 	}

@@ -63,7 +63,7 @@ func Start(spec Spec) (*Process, error) {
 	p.cmd.Stdin = spec.Stdin
 	p.cmd.Stdout = p.Stdout
 	p.cmd.Stderr = p.Stderr
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	// A grandchild that keeps the output open must not keep Wait from returning.
 	p.cmd.WaitDelay = 2 * time.Second
 
@@ -116,9 +116,11 @@ func (p *Process) Wait(timeout time.Duration) (int, error) {
 	}
 }
 
-// Kill ends the process at once and waits for its end.
+// Kill ends the process at once, with those it started that are still in its process group, and waits for its end.
 func (p *Process) Kill() {
-	p.Signal(syscall.SIGKILL)
+	if p.Running() {
+		_ = syscall.Kill(-p.Pid(), syscall.SIGKILL)
+	}
 	<-p.done
 }
 
