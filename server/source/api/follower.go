@@ -29,7 +29,7 @@ type follower struct {
 	slices    map[sliceName]slice
 
 	untold map[value]bool // with a Reset pending: what was not told again yet
-	event  time.Time       // when the first op of the set came
+	event  time.Time      // when the first op of the set came
 
 	// The changes since the last Sync: nil means gone.
 	setServices map[serviceName]*globalv1.ServiceInfo
@@ -132,7 +132,7 @@ func (f *follower) set(ref *localv1.Ref, bytes []byte) {
 		if err = proto.Unmarshal(bytes, info); err == nil && info.GetNode().GetName() != "" {
 			f.nodes[path] = info.GetNode().GetName()
 			f.setNodes[info.GetNode().GetName()] = info.GetNode()
-			}
+		}
 	case localv1.Set_GlobalEndpointInfos:
 		info := &globalv1.EndpointInfo{}
 		if err = proto.Unmarshal(bytes, info); err == nil && info.GetServiceName() != "" && !retiredIndex(path) {
