@@ -12,8 +12,12 @@ import (
 )
 
 // frameSize is how much a frame gathers before it is sent. It is far below the 4 MiB that clients accept by
-// default, and large enough that the cost of a message vanishes in it.
-const frameSize = 32 << 10
+// default, and large enough that the cost of a message vanishes in it. The first frame of a change set is smaller:
+// most sets fit into it, and a thousand watchers are written to at the same moment.
+const (
+	frameSize      = 32 << 10
+	firstFrameSize = 4 << 10
+)
 
 // frame is an OpItem, encoded. codec passes it on as it is.
 type frame struct{ bytes mem.BufferSlice }
@@ -81,7 +85,11 @@ func write[Op encodable](w *frameWriter, op Op) {
 		w.flush()
 	}
 	if w.buf == nil {
-		w.buf = w.pool.Get(max(frameSize, fieldSize(size)))
+		gather := frameSize
+		if w.count.bytes == 0 {
+			gather = firstFrameSize
+		}
+		w.buf = w.pool.Get(max(gather, fieldSize(size)))
 		*w.buf = (*w.buf)[:0]
 	}
 	*w.buf = op.append(appendHeader(*w.buf, batchOps, size))
