@@ -65,11 +65,8 @@ func TestMainJob(t *testing.T) {
 	}
 	each(func(ip netip.Addr, network string) { require.Error(t, answered(ip, network), "before") })
 
-	app, err := os.ReadFile(filepath.Join(repo, "examples/pipe-exec/manifests/kpng-example-app.yaml"))
-	require.NoError(t, err)
-	manifest := filepath.Join(t.TempDir(), "app.yaml")
-	require.NoError(t, os.WriteFile(manifest, []byte(strings.ReplaceAll(string(app), "service-proxy-name: kpng-example", "service-proxy-name: "+s.proxyName)), 0o600))
-	s.kubectl("apply", "-f", manifest)
+	app := readFile(t, "examples", "pipe-exec", "manifests", "kpng-example-app.yaml")
+	s.apply(strings.ReplaceAll(app, "service-proxy-name: kpng-example", "service-proxy-name: "+s.proxyName))
 	k := s.kube()
 
 	// In the node, as a pod of a DaemonSet in the host's network would be. The unix socket crosses namespaces.

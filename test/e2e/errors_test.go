@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
 )
 
 // TestOneClearLine: what cannot work ends with one line that says why, and a status other than 0; no stack trace, no
@@ -127,6 +128,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: "{ns}"}]
 func TestLeastPrivilege(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
+	require.Equal(t, rules(t, leastPrivilege), rules(t, readFile(t, "deploy", "rbac", "clusterrole.yaml")), "the role that deploy/ gives")
 	s.webPods()
 	s.apply(web)
 	kubeconfig, err := k8s.KubeconfigFor(s.namespace)
@@ -155,4 +157,14 @@ func TestLeastPrivilege(t *testing.T) {
 		require.NotZero(t, r.Code)
 		requireClear(t, "kpng", r.Stderr, missing)
 	}
+}
+
+// rules are those of the ClusterRole in the first of the manifests.
+func rules(t *testing.T, manifests string) any {
+	t.Helper()
+	first, _, _ := strings.Cut(manifests, "\n---\n")
+	var role struct{ Rules []map[string][]string }
+	require.NoError(t, yaml.Unmarshal([]byte(first), &role))
+	require.NotEmpty(t, role.Rules)
+	return role.Rules
 }

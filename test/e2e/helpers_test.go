@@ -245,3 +245,11 @@ func freeAddress(t *testing.T) string {
 	defer l.Close()
 	return l.Addr().String()
 }
+
+// readFile reads a file of the repository.
+func readFile(t *testing.T, path ...string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(append([]string{repo}, path...)...))
+	require.NoError(t, err)
+	return string(text)
+}
