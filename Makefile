@@ -30,7 +30,7 @@ LINT_PIN       := $(call pin,lint,tools/lint)
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} \
 	  /^##@ / {printf "\n%s\n", substr($$0, 5)} \
-	  /^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	  /^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: build
 build: ## Build the binaries into bin/
@@ -56,6 +56,12 @@ test-unit: build ## Run the tests of the packages with the race detector, those 
 test-e2e: build kubernetes ## Run the end-to-end tests: the real binaries on a real etcd, API server and EndpointSlice controller
 	@scripts/install-tools test
 	go test -count=1 -timeout=20m ./test/e2e
+
+.PHONY: test-e2e-race
+test-e2e-race: kubernetes ## The end-to-end tests with binaries built with the race detector (slower; not part of `make test`)
+	@scripts/install-tools test
+	go build -race -buildvcs=false -o $(CACHE)/race/ ./cmd/...
+	KPNG_BIN=$(CACHE)/race GORACE=halt_on_error=1 go test -count=1 -timeout=30m ./test/e2e
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint ## Run the linters: Go, formatting, shell scripts

@@ -128,9 +128,16 @@ func eventually(t *testing.T, check func() error) {
 	}
 }
 
-// tool is a pinned tool of .cache/bin; program is a binary of ours.
-func tool(name string) string    { return filepath.Join(repo, ".cache", "bin", name) }
-func program(name string) string { return filepath.Join(repo, "bin", name) }
+// tool is a pinned tool of .cache/bin.
+func tool(name string) string { return filepath.Join(repo, ".cache", "bin", name) }
+
+// program is a binary of ours, from bin/ or from where KPNG_BIN says (see `make test-e2e-race`).
+func program(name string) string {
+	if dir := os.Getenv("KPNG_BIN"); dir != "" {
+		return filepath.Join(dir, name)
+	}
+	return filepath.Join(repo, "bin", name)
+}
 
 // start starts a program, ends it with the test, and shows what it wrote if the test failed.
 func start(t *testing.T, spec proc.Spec) *proc.Process {
