@@ -27,7 +27,7 @@ type failure struct {
 }
 
 func newHealth(m *metrics) *health {
-	return &health{metrics: m, failing: map[*feed]failure{}}
+	return &health{metrics: m, failing: map[*feed]failure{}, told: map[*resource]bool{}, quiet: true}
 }
 
 // speak begins logging.
