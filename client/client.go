@@ -77,7 +77,8 @@ type LocalClient struct {
 	stream    grpc.BidiStreamingClient[localv1.WatchReq, localv1.OpItem]
 	endStream context.CancelFunc
 	backoff   backoff
-	lastErr   error // of the last failed attempt since the last whole change set
+	lastErr   error   // of the last failed attempt since the last whole change set
+	status    *status // told of success and failure; may be nil
 	log       ops.Log
 }
 

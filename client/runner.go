@@ -38,6 +38,7 @@ type Runner struct {
 	CPUProfile string
 
 	client *LocalClient
+	status status
 }
 
 // BindFlags binds the flags of a LocalClient (see LocalClient.DefaultFlags), --node-name, --once, --timeout and
@@ -130,9 +131,12 @@ func (r *Runner) Run(ctx context.Context, sink localsink.Sink) error {
 	}
 }
 
+// Ready tells why what the backend has been given may be out of date, or nil. It may be called from anywhere.
+func (r *Runner) Ready() error { return r.status.get() }
+
 // session returns a client for one run.
 func (r *Runner) session(ctx context.Context, sink localsink.Sink) *LocalClient {
-	c := &LocalClient{Sink: sink}
+	c := &LocalClient{Sink: sink, status: &r.status}
 	if r.client != nil {
 		c.Target, c.TLS, c.ErrorDelay, c.MaxMsgSize = r.client.Target, r.client.TLS, r.client.ErrorDelay, r.client.MaxMsgSize
 	}

@@ -37,6 +37,7 @@ func (c *LocalClient) next() error {
 		switch {
 		case err == nil:
 			c.backoff.reset()
+			c.status.set(nil)
 			if c.lastErr != nil {
 				klog.InfoS("In sync again", "api", c.target())
 				c.lastErr = nil
@@ -50,6 +51,7 @@ func (c *LocalClient) next() error {
 			return context.Cause(ctx)
 		}
 		c.lastErr = err
+		c.status.set(err)
 		c.dropStream()
 		delay := c.backoff.next(c.errorDelay())
 		klog.ErrorS(err, "No state from kpng, trying again", "api", c.target(), "in", delay.Round(1e6))

@@ -73,7 +73,12 @@ func (s *State) apply(n *note, resent bool) (Change, bool) {
 		r.service, r.endpoints = after.service, after.endpoints
 	}
 
+	// Keys are not seen: what stands under other keys than before, as after a move from one EndpointSlice to another,
+	// is no difference.
+	sameValue := func(a, b *entry) bool { return a.hash == b.hash }
 	switch {
+	case before.service == after.service && slices.EqualFunc(before.endpoints, after.endpoints, sameValue):
+		return Change{}, false
 	case after.service != nil:
 		return Change{Path: n.path, Record: r}, true
 	case before.service != nil:
