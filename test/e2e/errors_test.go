@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -25,6 +26,7 @@ func TestOneClearLine(t *testing.T) {
 	badManifest := filepath.Join(dir, "bad.yaml")
 	require.NoError(t, os.WriteFile(badManifest, []byte("kind: Service\nmetadata: [\n"), 0o600))
 	kubeconfig := k8s.Kubeconfig
+	_, pair, _ := pki(t)
 
 	for _, test := range []struct {
 		command string
@@ -47,7 +49,9 @@ func TestOneClearLine(t *testing.T) {
 		{"kpng kube --kubeconfig " + kubeconfig + " to-api --listen tcp://192.0.2.1:12090 --listen-insecure", "192.0.2.1:12090"},
 		{"kpng kube --kubeconfig " + kubeconfig + " to-api --listen-tls-key " + junk + " --listen-tls-crt " + junk, "junk.pem"},
 		{"kpng kube --kubeconfig " + kubeconfig + " to-api --listen-tls-key " + junk, "listen-tls-crt"},
-		{"kpng kube --kubeconfig " + kubeconfig + " to-api --listen-tls-ca " + filepath.Join(dir, "no-ca"), "no-ca"},
+		{"kpng kube --kubeconfig " + kubeconfig + " to-api --listen-tls-ca " + pair.Cert, "listen-tls-key"},
+		{"kpng kube --kubeconfig " + kubeconfig + " to-api --listen-tls-key " + pair.Key + " --listen-tls-crt " + pair.Cert +
+			" --listen-tls-ca " + filepath.Join(dir, "no-ca"), "no-ca"},
 		{"kpng kube --kubeconfig " + kubeconfig + " to-api --metrics-listen nonsense", "metrics-listen"},
 		{"kpng kube --kubeconfig " + kubeconfig + " to-file --output " + filepath.Join(dir, "no", "such", "dump"), "dump"},
 		{"kpng local to-nonsense", "to-nonsense"},
@@ -72,19 +76,21 @@ func TestOneClearLine(t *testing.T) {
 	}
 }
 
-// requireClear looks for one line "PROGRAM: why" at the end of what was logged, and for nothing that looks like a crash.
+// requireClear looks for one line "PROGRAM [SUBCOMMAND]: why" at the end of what was logged, and for nothing that looks
+// like a crash.
 func requireClear(t *testing.T, program, stderr, says string) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
 	last := lines[len(lines)-1]
 	require.Contains(t, last, says, stderr)
-	require.True(t, strings.HasPrefix(last, program+": "), stderr)
+	isError := regexp.MustCompile(`^` + program + `( [a-z-]+)*: `).MatchString
+	require.True(t, isError(last), stderr)
 	for _, crash := range []string{"goroutine ", "panic:", "Usage:", "Available Commands"} {
 		require.NotContains(t, stderr, crash)
 	}
 	errorLines := 0
 	for _, line := range lines {
-		if strings.HasPrefix(line, program+": ") {
+		if isError(line) {
 			errorLines++
 		}
 	}
