@@ -53,7 +53,7 @@ type watcherCollector struct {
 func newWatcherCollector(w *watchers) *watcherCollector {
 	return &watcherCollector{watchers: w, lag: prometheus.NewDesc("kpng_watcher_lag_commits",
 		"Commits that a watcher has not been told yet; 0 for one that waits for the next.",
-		[]string{"api", "node", "peer", "revision"}, nil)}
+		[]string{"api", "node", "peer", "id"}, nil)}
 }
 
 // Describe implements prometheus.Collector.
@@ -77,7 +77,7 @@ func (w *watcher) metric(lag *prometheus.Desc, newest uint64) prometheus.Metric 
 		behind = 0
 	}
 	return prometheus.MustNewConstMetric(lag, prometheus.GaugeValue, float64(behind),
-		w.api, w.node, w.peer, strconv.FormatUint(w.revision, 10))
+		w.api, w.node, w.peer, strconv.FormatUint(w.id, 10))
 }
 
 // StoreCollector tells what a store holds.

@@ -5,10 +5,12 @@ package serve
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
@@ -336,4 +338,33 @@ func TestAWatcherThatDoesNotReadDelaysNobody(t *testing.T) {
 		require.True(t, proto.Equal(value, slow.state[place]), place)
 	}
 	require.Equal(t, 3, slow.sets, "21 changes came as two differences")
+}
+
+// TestMetrics: each watcher is told apart, also those that come from nowhere, as on a unix socket.
+func TestMetrics(t *testing.T) {
+	st := store.New()
+	st.Update(func(tx *store.Tx) { tx.SetService(service("a")); tx.SetSynced() })
+	socket := filepath.Join(t.TempDir(), "s")
+	server := run(t, &Config{Listen: []string{"unix://" + socket}, Local: true, Global: true, MaxWatchers: 10}, st)
+	for range 2 {
+		require.NoError(t, watchLocal(t, "unix://"+socket, "n1", true).next())
+	}
+	st.Update(func(tx *store.Tx) { tx.SetService(service("b")) })
+
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(append(server.Collectors(), StoreCollector(st))...)
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	got := map[string]int{}
+	for _, family := range families {
+		got[family.GetName()] = len(family.GetMetric())
+		if family.GetName() == "kpng_watcher_lag_commits" {
+			for _, m := range family.GetMetric() {
+				require.InDelta(t, 1, m.GetGauge().GetValue(), 0, "one commit that it has not asked for")
+			}
+		}
+	}
+	require.Equal(t, 2, got["kpng_watcher_lag_commits"])
+	require.Equal(t, 4, got["kpng_store_objects"])
+	require.Equal(t, 1, got["kpng_ops_sent_total"])
 }

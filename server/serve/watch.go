@@ -90,12 +90,14 @@ type watchers struct {
 	max     int
 	metrics *metrics
 
-	mu  sync.Mutex
-	all map[*watcher]struct{}
+	mu    sync.Mutex
+	all   map[*watcher]struct{}
+	count uint64 // of all that there ever were
 }
 
 // watcher is one stream, for the metrics.
 type watcher struct {
+	id        uint64 // tells apart those of one peer: on a unix socket, peers have no address
 	api, peer string
 
 	mu       sync.Mutex
@@ -129,6 +131,8 @@ func (s *watchers) add(ctx context.Context, api string) (*watcher, error) {
 		return nil, status.Errorf(codes.ResourceExhausted,
 			"all %d places for watchers are taken; raise --max-watchers or retry later", s.max)
 	}
+	s.count++
+	w.id = s.count
 	s.all[w] = struct{}{}
 	return w, nil
 }
