@@ -90,8 +90,10 @@ func backendCommand(use backendcmd.UseCmd, bind func(*pflag.FlagSet), run func(c
 
 // prepare hands a backend its arguments, if it takes any, and lets it check its flags.
 func prepare(backend backendcmd.Cmd, args []string) error {
-	if takes, ok := backend.(interface{ SetArgs(args []string) }); ok {
-		takes.SetArgs(args)
+	if takes, ok := backend.(interface{ SetArgs(args []string) error }); ok {
+		if err := takes.SetArgs(args); err != nil {
+			return err
+		}
 	} else if len(args) != 0 {
 		return fmt.Errorf("unexpected argument %q", args[0])
 	}
