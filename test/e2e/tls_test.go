@@ -39,7 +39,7 @@ func TestMutualTLS(t *testing.T) {
 		"--listen-tls-key", serverPair.Key, "--listen-tls-crt", serverPair.Cert, "--listen-tls-ca", ca.File,
 	}})
 	read := func(args ...string) result {
-		return runToEnd(t, "kpng-json", append([]string{"--api", address, "--node-name", nodeA, "--once", "--timeout=5s"}, args...)...)
+		return runToEnd(t, "kpng-json", append([]string{"--api", address, "--node-name", nodeA, "--once", "--timeout=2s"}, args...)...)
 	}
 	with := func(p cluster.Pair) []string {
 		return []string{"--tls-key", p.Key, "--tls-crt", p.Cert, "--tls-ca", ca.File}
