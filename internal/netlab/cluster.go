@@ -12,10 +12,10 @@ import (
 // Cluster is the network that most tests want, in both IP families:
 //
 //	          switch 172.31.0.0/24, fd31::/64
-//	   ┌──────────────┼──────────────┐
-//	client           n1             n2            the nodes are routers
-//	.100            .1               .2
-//	             ┌────┴───┐      ┌────┴───┐
+//	   ┌──────────────┼────────────────┐
+//	client           n1               n2          the nodes are routers
+//	.100, ::100    .1, ::1          .2, ::2
+//	             ┌────┴───┐      ┌─────┴──┐
 //	            pod      pod    pod      pod      11.0.NODE.1+i, 1100::NODE01+i
 //
 // The i-th pod (from 1) of the n-th node (from 1) has 11.0.n.1+i and 1100::n01+i, so the first of n2 has
@@ -92,7 +92,7 @@ func (l *Lab) plug(lan, h *Host, number int) {
 	l.Link(
 		End{Host: h, Name: "eth0", Addrs: []netip.Prefix{
 			netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 31, 0, byte(number)}), 24),
-			netip.PrefixFrom(v6("fd31::", uint16(number)), 64),
+			netip.PrefixFrom(v6("fd31::", reads(number)), 64),
 		}},
 		End{Host: lan, Name: fmt.Sprintf("port%d", number), Bridge: "br0"},
 	)
@@ -133,10 +133,10 @@ func podAddr4(node, pod int) netip.Addr {
 }
 
 // podAddr6 has a last group that reads like the IPv4 address: 202 for the first pod of the second node.
-func podAddr6(node, pod int) netip.Addr {
-	low := 1 + pod
-	return v6("1100::", uint16(node<<8|low/10<<4|low%10))
-}
+func podAddr6(node, pod int) netip.Addr { return v6("1100::", reads(100*node+1+pod)) }
+
+// reads is the number that is written in hexadecimal as n, of up to four digits, is in decimal.
+func reads(n int) uint16 { return uint16(n/1000<<12 | n/100%10<<8 | n/10%10<<4 | n%10) }
 
 // v6 is the address prefix with its last group set.
 func v6(prefix string, last uint16) netip.Addr {

@@ -60,6 +60,8 @@ func TestClusterAnswers(t *testing.T) {
 	require.Equal(t, "11.0.1.2", pod.Addr(false).String())
 	require.Equal(t, "1100::102", pod.Addr(true).String())
 	require.Equal(t, "1100::203", far.Addr(true).String())
+	require.Equal(t, "172.31.0.100", c.Client.Addr(false).String())
+	require.Equal(t, "fd31::100", c.Client.Addr(true).String())
 
 	for _, v6 := range []bool{false, true} {
 		for _, network := range []string{"tcp", "udp", "icmp"} {
