@@ -79,6 +79,10 @@ bench: ## Run the benchmarks of the packages
 
 ##@ Make
 
+.PHONY: image
+image: ## Build container images into dist/ (OCI, several architectures, no Docker needed)
+	go run ./scripts/image
+
 .PHONY: generate
 generate: generators ## Generate the Go code of the .proto files
 	buf generate

@@ -34,11 +34,13 @@ var rooms = map[string][]string{
 	"server/source/kube": {"api", "server/store"},
 	"server/source/file": {"api", "server/dump", "server/store", "server/source/kube"},
 	"internal":           {},
+	"internal/localtest": {"api"},
 	"internal/process":   {},
 	"cmd":                {"*"},
 	"examples":           {"api", "client"},
 	"examples/demo":      {"api", "client", "internal"},
 	"deploy":             {"internal"},
+	"scripts":            {},
 	"test":               {"*"},
 }
 
