@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kpng/client/backendcmd"
 	"sigs.k8s.io/kpng/client/localsink"
@@ -161,6 +162,9 @@ func (c *Cmd) start() error {
 	}
 	r := &runner{
 		program: c.program, stdout: c.stdout,
+		say: func(line string) {
+			klog.InfoS("callout says", "program", c.program.path, "stderr", line)
+		},
 		timeout: c.timeout, stopGrace: stopGrace, killGrace: killGrace, waitDelay: waitDelay,
 	}
 	c.worker = &worker{

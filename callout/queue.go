@@ -45,3 +45,13 @@ func (q *queue) take(now time.Time) (t *task, wait time.Duration) {
 	}
 	return nil, wait
 }
+
+// drain removes all tasks and returns them in their order.
+func (q *queue) drain() []*task {
+	var tasks []*task
+	for _, key := range q.order {
+		tasks = append(tasks, q.tasks[key])
+	}
+	*q = *newQueue()
+	return tasks
+}

@@ -11,8 +11,6 @@ import (
 	"os/exec"
 	"syscall"
 	"time"
-
-	"k8s.io/klog/v2"
 )
 
 var (
@@ -34,6 +32,7 @@ var (
 type runner struct {
 	program *program
 	stdout  *os.File
+	say     func(line string) // told each line of the program's standard error
 
 	timeout   time.Duration // of one run; 0: none
 	stopGrace time.Duration // how long a run may go on once ctx has ended, before it gets SIGTERM
@@ -50,9 +49,7 @@ func (r *runner) run(ctx context.Context, env []string, feed func(io.Writer) err
 	cmd := exec.Command(r.program.path, r.program.args...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout = r.stdout
-	stderr := &lineWriter{emit: func(line string) {
-		klog.InfoS("callout says", "program", r.program.path, "stderr", line)
-	}}
+	stderr := &lineWriter{emit: r.say}
 	cmd.Stderr = stderr
 	cmd.SysProcAttr = ownGroup()
 	cmd.WaitDelay = r.waitDelay

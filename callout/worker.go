@@ -152,16 +152,13 @@ func (w *worker) next() (t *task, wait time.Duration, drained bool) {
 	defer w.mu.Unlock()
 	defer func() { w.metrics.waiting.Set(float64(w.queue.len())) }()
 
-	now := time.Now()
-	for {
-		t, wait = w.queue.take(now)
-		if t != nil || !w.draining || w.queue.len() == 0 {
-			return t, wait, w.draining && t == nil
-		}
-		// What is left waits for a retry, of which there will be none.
-		retry, _ := w.queue.take(now.Add(wait))
-		w.fail(retry.lastErr)
+	if t, wait = w.queue.take(time.Now()); t != nil || !w.draining {
+		return t, wait, false
 	}
+	for _, t := range w.queue.drain() { // they wait for a retry, of which there will be none
+		w.fail(t.lastErr)
+	}
+	return nil, 0, true
 }
 
 // ended notes how a run ended, logs it, and has a failed one repeated.
