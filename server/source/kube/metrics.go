@@ -33,6 +33,13 @@ func newMetrics() *metrics {
 	}
 }
 
+// fresh makes the resources known, so that kpng_kube_stale is there, and 0, before anything goes wrong.
+func (m *metrics) fresh(all ...*resource) {
+	for _, r := range all {
+		m.stale.WithLabelValues(r.name).Set(0)
+	}
+}
+
 func (m *metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.events, m.errors, m.stale, m.feeds}
 }

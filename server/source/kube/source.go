@@ -49,6 +49,7 @@ func New(cfg *Config) (*Source, error) {
 		failure: make(chan error, 1),
 	}
 	s.services, s.slices, s.nodes = resources()
+	s.metrics.fresh(s.services, s.slices, s.nodes)
 	s.health = newHealth(s.metrics)
 	s.gate = newGate(func() { s.health.speak(); s.mirror.sync() })
 	return &Source{session: s}, nil
