@@ -44,10 +44,14 @@ const (
 type resource struct {
 	name    string // as in the URL and in RBAC rules
 	group   schema.GroupVersion
-	accept  string
+	accept  accept
 	object  runtime.Object
 	newList func() runtime.Object
 }
+
+// accept is what is wanted as the answer to a list and to a watch. A server takes the first that it can make, and
+// ends a watch for which that turns out to be a list.
+type accept struct{ list, watch string }
 
 func (r *resource) String() string {
 	if r.group.Group == "" {
@@ -58,25 +62,29 @@ func (r *resource) String() string {
 
 // resources returns the three, in the order in which errors at the start are told.
 func resources() (services, endpointSlices, nodes *resource) {
-	both := protobufType + "," + jsonType
+	whole := accept{list: encodedAs(""), watch: encodedAs("")}
 	services = &resource{
-		name: "services", group: corev1.SchemeGroupVersion, accept: both,
+		name: "services", group: corev1.SchemeGroupVersion, accept: whole,
 		object: &corev1.Service{}, newList: func() runtime.Object { return &corev1.ServiceList{} },
 	}
 	endpointSlices = &resource{
-		name: "endpointslices", group: discoveryv1.SchemeGroupVersion, accept: both,
+		name: "endpointslices", group: discoveryv1.SchemeGroupVersion, accept: whole,
 		object: &discoveryv1.EndpointSlice{}, newList: func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
 	}
 	// A Node is tens of kilobytes and its status changes all the time. Its metadata is what we need.
-	const asMetadata = ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-	const asMetadataList = ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 	nodes = &resource{
 		name: "nodes", group: corev1.SchemeGroupVersion,
-		accept: strings.Join([]string{protobufType + asMetadataList, protobufType + asMetadata, jsonType + asMetadataList, jsonType + asMetadata}, ","),
+		accept: accept{
+			list:  encodedAs(";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"),
+			watch: encodedAs(";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"),
+		},
 		object: &metav1.PartialObjectMetadata{}, newList: func() runtime.Object { return &metav1.PartialObjectMetadataList{} },
 	}
 	return services, endpointSlices, nodes
 }
+
+// encodedAs prefers protobuf, and takes JSON from servers (or what stands before them) that do not have it.
+func encodedAs(form string) string { return protobufType + form + "," + jsonType + form }
 
 // client speaks to the API server. It knows the types of the three resources only, which is why it is small.
 type client struct {
@@ -157,10 +165,10 @@ func withoutKubeconfig(server string) (*rest.Config, error) {
 	return nil, errors.New("which API server? give --kubeconfig, set $KUBECONFIG, give --server, or run in a pod with a service account")
 }
 
-func (c *client) request(r *resource, namespace string, options *metav1.ListOptions) *rest.Request {
+func (c *client) request(r *resource, accept, namespace string, options *metav1.ListOptions) *rest.Request {
 	// Retrying is the feed's: it reports each failure, and backs off with jitter.
 	return c.groups[r.group].Get().MaxRetries(0).
-		SetHeader("Accept", r.accept).
+		SetHeader("Accept", accept).
 		NamespaceIfScoped(namespace, namespace != "").
 		Resource(r.name).
 		VersionedParams(options, c.codec)
@@ -170,7 +178,7 @@ func (c *client) list(ctx context.Context, r *resource, namespace string, option
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	list := r.newList()
-	if err := c.request(r, namespace, &options).Do(ctx).Into(list); err != nil {
+	if err := c.request(r, r.accept.list, namespace, &options).Do(ctx).Into(list); err != nil {
 		return nil, err
 	}
 	return list, nil
@@ -184,7 +192,7 @@ func (c *client) watch(ctx context.Context, r *resource, namespace string, optio
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	var cause error
-	w, err := c.request(r, namespace, &options).Watch(context.WithValue(ctx, causeKey{}, &cause))
+	w, err := c.request(r, r.accept.watch, namespace, &options).Watch(context.WithValue(ctx, causeKey{}, &cause))
 	if err == nil && cause != nil {
 		// client-go hides broken connections and timeouts behind a watch that ends at once.
 		w.Stop()

@@ -162,7 +162,8 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	selector, err := labels.Parse(query.Get("labelSelector"))
 	ask := request{resource: resource, namespace: namespace, selector: selector, number: number}
-	ask.metadataOnly = strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")
+	as := map[string]string{"list": "as=PartialObjectMetadataList;", "watch": "as=PartialObjectMetadata;"}
+	ask.metadataOnly = strings.HasPrefix(r.Header.Get("Accept"), "application/vnd.kubernetes.protobuf;"+as[verb])
 	switch {
 	case err != nil || r.Method != http.MethodGet || !slices.Contains([]string{"services", "endpointslices", "nodes"}, resource):
 		a.status(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, "what?")
@@ -205,7 +206,7 @@ func (q *request) render(obj metav1.Object) any {
 	}
 	node := obj.(*corev1.Node)
 	if !q.metadataOnly {
-		panic("whole nodes were asked for")
+		panic("not the metadata of nodes was asked for, or a list of it in a watch")
 	}
 	return &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"},
