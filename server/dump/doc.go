@@ -19,8 +19,8 @@
 // What follows from the rest is left out: hashes, and the names of slice and service in each endpoint.
 package dump
 
+// What a dump says of itself.
 const (
-	// APIVersion and Kind are what a dump says of itself.
 	APIVersion = "kpng.sigs.k8s.io/v1"
 	Kind       = "GlobalState"
 )

@@ -186,7 +186,7 @@ func (s *State) addSlice(raw []byte) error {
 
 func checkEndpoint(ep *localv1.Endpoint) error {
 	if len(ep.GetIPs().GetV4())+len(ep.GetIPs().GetV6()) == 0 {
-		return errors.New("Endpoint.IPs has no address") //nolint:staticcheck // the name of a field
+		return errors.New("Endpoint.IPs has no address")
 	}
 	errs := []error{checkIPs("Endpoint.IPs", ep.IPs)}
 	for i, port := range ep.PortOverrides {

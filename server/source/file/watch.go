@@ -81,7 +81,8 @@ func (w *watcher) wait(ctx context.Context) bool {
 				giveUp = time.Now().Add(patience)
 			}
 			settled = time.After(min(quiet, time.Until(giveUp)))
-		case <-errs: // events were lost
+		case err := <-errs: // events were lost
+			klog.V(1).InfoS("File events were lost: looking at the files", "path", w.path, "reason", err)
 			settled = time.After(quiet)
 		case <-poll.C:
 			if w.changed() {

@@ -118,7 +118,9 @@ func newClient(c *Config) (*client, error) {
 	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(listsPerSecond, listsAtOnce)
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	config.ContentType = protobufType
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &transport{next: next, heard: &out.heard} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return &transport{next: next, heard: &out.heard, timeout: headerTimeout}
+	})
 	for path, group := range map[string]schema.GroupVersion{"/api": corev1.SchemeGroupVersion, "/apis": discoveryv1.SchemeGroupVersion} {
 		ofGroup := rest.CopyConfig(config)
 		ofGroup.APIPath, ofGroup.GroupVersion = path, &group
@@ -224,19 +226,20 @@ var errNoAnswer = errors.New("no answer")
 // transport notices servers that accept a request and then say nothing, also where there is no HTTP/2 whose pings
 // would (client-go closes an HTTP/2 connection 45 s after the last sign of life).
 type transport struct {
-	next  http.RoundTripper
-	heard *atomic.Int64
+	next    http.RoundTripper
+	heard   *atomic.Int64
+	timeout time.Duration // until an answer begins
 }
 
 // RoundTrip implements [http.RoundTripper].
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
-	timer := time.AfterFunc(headerTimeout, func() { cancel(errNoAnswer) })
+	timer := time.AfterFunc(t.timeout, func() { cancel(errNoAnswer) })
 	resp, err := t.next.RoundTrip(req.WithContext(ctx))
 	timer.Stop()
 	if err != nil {
 		if errors.Is(context.Cause(ctx), errNoAnswer) {
-			err = fmt.Errorf("%w within %s", errNoAnswer, headerTimeout)
+			err = fmt.Errorf("%w within %s", errNoAnswer, t.timeout)
 		}
 		cancel(nil)
 	} else {

@@ -27,6 +27,9 @@ func explain(host, verb string, r *resource, err error) error {
 	case isCertificateError(err):
 		return fmt.Errorf("%s: TLS with %s: %w: check the CA, the server's name and the client certificate in the kubeconfig", what, host, oneLine(err))
 	}
+	if apierrors.IsBadRequest(err) && strings.HasPrefix(host, "http:") {
+		return fmt.Errorf("%s: %w: does %s want https?", what, oneLine(err), host)
+	}
 	return fmt.Errorf("%s: %w", what, oneLine(err))
 }
 
