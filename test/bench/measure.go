@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// figures are what is measured of some servers with a fleet at them.
+type figures struct {
+	watchers       int
+	syncWall       time.Duration
+	syncCPU        time.Duration
+	seen           []time.Duration // from the request to the API server until all watchers hold the change
+	direct         []time.Duration // until a direct watch of the API server told of it
+	beyond         []time.Duration // the difference of the two
+	cpu            time.Duration   // for a change
+	resident, peak int
+}
+
+// warmUp is how many changes are made before those that are measured.
+const warmUp = 5
+
+// limit is the longest that anything is waited for.
+const limit = time.Minute
+
+// measure starts a fleet and measures its first sync and some changes, made one at a time through the API server.
+func (b *bench) measure(ctx context.Context, f *fleet, pids ...int) (fig figures, err error) {
+	fig.watchers = len(f.watchers)
+	before, start := cpuOf(pids), time.Now()
+	synced := f.aim(f.world.expected())
+	f.start(ctx)
+	if err := f.wait(ctx, synced, limit); err != nil {
+		return fig, err
+	}
+	fig.syncWall, fig.syncCPU = synced.at.Sub(start), cpuOf(pids)-before
+	if err := b.measureChanges(ctx, f, &fig, pids); err != nil {
+		return fig, err
+	}
+	for _, pid := range pids {
+		now, peak := resident(pid)
+		fig.resident += now
+		fig.peak += peak
+	}
+	return fig, nil
+}
+
+func (b *bench) measureChanges(ctx context.Context, f *fleet, fig *figures, pids []int) error {
+	watch, err := b.api.watch(ctx)
+	if err != nil {
+		return err
+	}
+	defer watch.stop()
+	var before time.Duration
+	for n := range warmUp + b.changes {
+		if n == warmUp {
+			before = cpuOf(pids)
+		}
+		seen, direct, err := b.oneChange(ctx, f, watch, n)
+		if err != nil {
+			return fmt.Errorf("change %d: %w", n, err)
+		}
+		if n >= warmUp {
+			fig.seen, fig.direct, fig.beyond = append(fig.seen, seen), append(fig.direct, direct), append(fig.beyond, seen-direct)
+		}
+	}
+	fig.cpu = (cpuOf(pids) - before) / time.Duration(b.changes)
+	f.world.quiet()
+	return nil
+}
+
+// oneChange makes a change and returns when all watchers, and when the direct watch, had seen it.
+func (b *bench) oneChange(ctx context.Context, f *fleet, watch *directWatch, n int) (seen, direct time.Duration, err error) {
+	state, total := f.world.toggle((n*37)%f.world.services, n)
+	goal := f.aim(total)
+	start := time.Now()
+	if err := b.api.apply(ctx, f.world, state); err != nil {
+		return 0, 0, err
+	}
+	select {
+	case at := <-watch.events:
+		direct = at.Sub(start)
+	case <-time.After(limit):
+		return 0, 0, fmt.Errorf("the API server has told nobody within %v", limit)
+	}
+	if err := f.wait(ctx, goal, limit); err != nil {
+		return 0, 0, err
+	}
+	// Let the rest of the work for this change be done.
+	time.Sleep(2 * time.Millisecond)
+	return goal.at.Sub(start), direct, nil
+}
+
+func cpuOf(pids []int) (sum time.Duration) {
+	for _, pid := range pids {
+		sum += cpu(pid)
+	}
+	return sum
+}
+
+func both(all []time.Duration) string {
+	return fmt.Sprintf("%s / %s", ms(percentile(all, 50)), ms(percentile(all, 99)))
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// target is a line of the table of goals.
+type target struct {
+	syncWall, syncCPU time.Duration
+	p50, p99          time.Duration
+	cpu               time.Duration
+	resident          int
+}
+
+const millisecond = time.Millisecond
+
+var targets = map[int]target{
+	1:    {60 * millisecond, 80 * millisecond, 3 * millisecond, 10 * millisecond, 500 * time.Microsecond, 60e6},
+	100:  {1500 * millisecond, 2 * time.Second, 10 * millisecond, 40 * millisecond, 10 * millisecond, 120e6},
+	1000: {15 * time.Second, 20 * time.Second, 60 * millisecond, 200 * millisecond, 80 * millisecond, 400e6},
+}
+
+// table measures kpng on the API server with more and more watchers. Each run has a kpng of its own.
+func (b *bench) table(ctx context.Context) error {
+	start := time.Now()
+	if err := b.withAPI(ctx); err != nil {
+		return err
+	}
+	b.heading("%d Services x %d endpoints, one endpoint changed at a time", b.services, b.endpoints)
+	b.text("A real kube-apiserver, filled in %v. A change is a PATCH of an EndpointSlice by which one endpoint gets ready or\n"+
+		"not ready; %d of them in each run. Times are p50 / p99.\n", time.Since(start).Round(time.Second), b.changes)
+	tableHeader(b.report)
+	for _, n := range b.watchers {
+		fig, err := b.direct(ctx, n)
+		if err != nil {
+			return fmt.Errorf("%d watchers: %w", n, err)
+		}
+		b.figuresRow(fmt.Sprint(n), fig)
+		if t, ok := targets[n]; ok && b.services == 1000 {
+			b.tableGoals(t, fig)
+		}
+	}
+	return nil
+}
+
+// direct measures one kpng with n watchers.
+func (b *bench) direct(ctx context.Context, n int) (figures, error) {
+	k, err := b.startKpng(ctx, fmt.Sprintf("table-%d", n), b.fromKube()...)
+	if err != nil {
+		return figures{}, err
+	}
+	defer k.Stop(limit)
+	f := newFleet(b.world, k.socket)
+	f.add(n, habit{})
+	profiled := b.profile(ctx, k, fmt.Sprintf("table-%d", n), 5*time.Second)
+	fig, err := b.measure(ctx, f, k.Pid())
+	if err != nil {
+		return fig, fmt.Errorf("%w\n%s", err, k.Stderr.String())
+	}
+	profiled()
+	return fig, f.stop()
+}
+
+func tableHeader(r *report) {
+	r.header("watchers", "first sync: wall / server CPU", "change seen by all", "of that, the API server's own", "beyond it",
+		"server CPU a change", "resident (peak)")
+}
+
+func (b *bench) figuresRow(name string, fig figures) {
+	b.row(name, ms(fig.syncWall)+" / "+ms(fig.syncCPU), both(fig.seen), both(fig.direct), both(fig.beyond),
+		ms(fig.cpu), mb(fig.resident)+" ("+mb(fig.peak)+")")
+}
+
+func (b *bench) tableGoals(t target, fig figures) {
+	who := fmt.Sprintf("%d watchers", fig.watchers)
+	if fig.watchers == 1 {
+		who = "1 watcher"
+	}
+	p50, p99 := percentile(fig.beyond, 50), percentile(fig.beyond, 99)
+	b.goal(fig.syncWall <= t.syncWall && fig.syncCPU <= t.syncCPU, who+": first sync, wall / server CPU",
+		ms(t.syncWall)+" / "+ms(t.syncCPU), ms(fig.syncWall)+" / "+ms(fig.syncCPU))
+	b.goal(p50 <= t.p50 && p99 <= t.p99, who+": change seen by all beyond the API server's delay, p50 / p99",
+		ms(t.p50)+" / "+ms(t.p99), ms(p50)+" / "+ms(p99))
+	b.goal(fig.cpu <= t.cpu, who+": server CPU a change", ms(t.cpu), ms(fig.cpu))
+	b.goal(fig.resident <= t.resident, who+": resident", mb(t.resident), mb(fig.resident))
+}
