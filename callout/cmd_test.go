@@ -319,8 +319,8 @@ func TestOutputClosed(t *testing.T) {
 	require.NoError(t, <-b.done)
 }
 
-// TestProgramGone: a program that was there at the start is waited for when it is replaced.
-func TestProgramMissing(t *testing.T) {
+// TestFlagsAndProgram: every fault of the command line is told at once, at the start.
+func TestFlagsAndProgram(t *testing.T) {
 	cmd := New()
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	cmd.BindFlags(fs)

@@ -87,14 +87,21 @@ func (tr *trial) pid(name string) int {
 	return pid
 }
 
+// stat is the state and the process group of a process, or "" when there is none (any more).
+func stat(pid int) (state, pgid string) {
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", ""
+	}
+	_, rest, _ := strings.Cut(string(line), ") ") // what comes before may hold anything
+	fields := strings.Fields(rest)
+	return fields[0], fields[2]
+}
+
 // alive tells whether a process is, and is no zombie that waits for init.
 func alive(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	_, state, _ := strings.Cut(string(stat), ") ")
-	return !strings.HasPrefix(state, "Z")
+	state, _ := stat(pid)
+	return state != "" && state != "Z"
 }
 
 func (tr *trial) requireGone(pid int) {
@@ -126,7 +133,7 @@ func TestRun(t *testing.T) {
 		"prints before it reads":   {`head -c 5M /dev/zero | tr '\0' x; cat >/dev/null`, big, strings.Repeat("x", 5*megabyte), nil, ""},
 		"says megabytes in a line": {`head -c 5M /dev/zero | tr '\0' x >&2`, "", "", []string{strings.Repeat("x", maxLineBytes) + fmt.Sprintf("... (%d bytes more)", 5*megabyte-maxLineBytes)}, ""},
 		"is told its surroundings": {`test -d "$DIR" && test -n "$PATH" && echo ok`, "", "ok\n", nil, ""},
-		"leads a group of its own": {`test $(ps -o pgid= -p $$) = $$ && echo ok`, "", "ok\n", nil, ""},
+		"leads a group of its own": {`test $(cut -d" " -f5 /proc/$$/stat) = $$ && echo ok`, "", "ok\n", nil, ""},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -186,10 +193,14 @@ func TestRunTimeout(t *testing.T) {
 func requireGroupGone(t *testing.T, pgid int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		out, err := exec.Command("ps", "-eo", "pgid=,stat=,args=").Output()
+		entries, err := os.ReadDir("/proc")
 		require.NoError(t, err)
-		for line := range strings.Lines(string(out)) {
-			if f := strings.Fields(line); f[0] == strconv.Itoa(pgid) && !strings.HasPrefix(f[1], "Z") {
+		for _, entry := range entries {
+			pid, err := strconv.Atoi(entry.Name())
+			if err != nil {
+				continue
+			}
+			if state, group := stat(pid); group == strconv.Itoa(pgid) && state != "Z" {
 				return false
 			}
 		}
