@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command image builds kpng's container images without Docker, as OCI image layouts in tar files that podman, docker,
+// containerd (ctr images import) and skopeo load:
+//
+//   - kpng.tar: nothing but our static binaries, for several architectures, and a user who is nobody;
+//   - kpng-pipe-exec.tar: for the backend of examples/pipe-exec: kpng-callout, the script, and the shell, jq and iptables that it
+//     needs, from the packages of the Debian or Ubuntu this runs on, for this machine's architecture.
+//
+// The same sources (and, for the second image, the same package versions) give the same bytes: file times are SOURCE_DATE_EPOCH, or 0.
+//
+// Run it by `make image` or `go run ./scripts/image` in the repository.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// options are the flags.
+type options struct {
+	root      string // of the repository
+	out, tag  string
+	platforms []string
+	created   time.Time
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintf(os.Stderr, "image: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	o, err := parse(args)
+	if err != nil {
+		return err
+	}
+	if o.root, err = repository(ctx); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return err
+	}
+	kpng, err := kpngImage(ctx, o)
+	if err != nil {
+		return err
+	}
+	if err := o.write(kpng); err != nil {
+		return err
+	}
+	example, err := exampleImage(ctx, o)
+	if errors.Is(err, errNoPackages) {
+		// The image that others build on is made; this one is an example.
+		return fmt.Errorf("%s.tar is not made: %w", exampleName, err)
+	}
+	if err != nil {
+		return err
+	}
+	return o.write(example)
+}
+
+func parse(args []string) (*options, error) {
+	o := &options{created: time.Unix(0, 0).UTC()}
+	var platforms string
+	flags := flag.NewFlagSet("image", flag.ContinueOnError)
+	flags.StringVar(&o.out, "o", "dist", "folder for the tar files")
+	flags.StringVar(&o.tag, "tag", "latest", "tag of the images")
+	flags.StringVar(&platforms, "platforms", "linux/amd64,linux/arm64", "what kpng.tar is for")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if flags.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	for _, p := range strings.Split(platforms, ",") {
+		arch, ok := strings.CutPrefix(p, "linux/")
+		if !ok || arch == "" {
+			return nil, fmt.Errorf("-platforms: %q: want linux/ARCHITECTURE", p)
+		}
+		o.platforms = append(o.platforms, arch)
+	}
+	if s := os.Getenv("SOURCE_DATE_EPOCH"); s != "" {
+		seconds, err := strconv.ParseInt(s, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("SOURCE_DATE_EPOCH: want seconds since 1970: %w", err)
+		}
+		o.created = time.Unix(seconds, 0).UTC()
+	}
+	return o, nil
+}
+
+func repository(ctx context.Context) (string, error) {
+	out, err := output(ctx, "", "go", "list", "-m", "-f", "{{.Path}} {{.Dir}}")
+	path, dir, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
+	if err != nil || path != "sigs.k8s.io/kpng" {
+		return "", errors.Join(errors.New("run it inside kpng's repository"), err)
+	}
+	return dir, nil
+}
+
+// write makes the tar file of an image, at once, and says so.
+func (o *options) write(img *image) (err error) {
+	path := filepath.Join(o.out, img.name+".tar")
+	f, err := os.CreateTemp(o.out, "."+img.name+"-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	digest, err := img.writeLayout(f, o.tag, o.created)
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	fmt.Printf("%s  %s:%s  %s  %s\n", path, img.name, o.tag, strings.Join(img.architectures(), ","), digest)
+	return nil
+}
