@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -45,7 +47,9 @@ func TestMainJob(t *testing.T) {
 		}))
 	}
 	answered := func(ip netip.Addr, network string) error {
-		answer, err := net.Client.Probe(t.Context(), netlab.Probe{Network: network, To: netip.AddrPortFrom(ip, 6000), Size: 100})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		answer, err := net.Client.Probe(ctx, netlab.Probe{Network: network, To: netip.AddrPortFrom(ip, 6000), Size: 100})
 		switch {
 		case err != nil:
 			return fmt.Errorf("%s to %s: %w", network, ip, err)
@@ -63,14 +67,17 @@ func TestMainJob(t *testing.T) {
 			}
 		}
 	}
-	each(func(ip netip.Addr, network string) { require.Error(t, answered(ip, network), "before") })
+	for _, ip := range external {
+		require.Error(t, answered(ip, "tcp"), "before")
+	}
 
 	app := readFile(t, "examples", "pipe-exec", "manifests", "kpng-example-app.yaml")
 	s.apply(strings.ReplaceAll(app, "service-proxy-name: kpng-example", "service-proxy-name: "+s.proxyName))
 	k := s.kube()
 
 	// In the node, as a pod of a DaemonSet in the host's network would be. The unix socket crosses namespaces.
-	callout := node.Command(t.Context(), program("kpng-callout"), "--api", k.API, "--node-name", nodeA, "--error-delay=100ms")
+	// It ends after the test's context, by a signal.
+	callout := node.Command(context.WithoutCancel(t.Context()), program("kpng-callout"), "--api", k.API, "--node-name", nodeA, "--error-delay=100ms")
 	callout.Env = append(os.Environ(), "CALLOUT="+filepath.Join(repo, "examples/pipe-exec/scripts/kpng-example-allip"))
 	out := &proc.Buffer{}
 	callout.Stdout, callout.Stderr = out, out

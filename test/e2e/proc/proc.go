@@ -24,6 +24,8 @@ type Spec struct {
 	Env   []string // added to the environment of the test, a later entry wins
 	Dir   string
 	Stdin io.Reader
+	// Stdout, when not nil, gets what the program writes to its standard output, and Process.Stdout does not.
+	Stdout *os.File
 }
 
 // Process is a started program.
@@ -62,6 +64,9 @@ func Start(spec Spec) (*Process, error) {
 	p.cmd.Env = append(os.Environ(), spec.Env...)
 	p.cmd.Stdin = spec.Stdin
 	p.cmd.Stdout = p.Stdout
+	if spec.Stdout != nil {
+		p.cmd.Stdout = spec.Stdout
+	}
 	p.cmd.Stderr = p.Stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	// A grandchild that keeps the output open must not keep Wait from returning.
