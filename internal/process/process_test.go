@@ -93,7 +93,7 @@ func TestMetricsAndHealth(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	var notReady error = errors.New("stale: since noon")
+	notReady := errors.New("stale: since noon")
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "kpng_test"})
 	options := Options{LogFormat: "text", MetricsListen: at, Pprof: true}
 	require.NoError(t, options.Start(ctx, func() error { return notReady }, gauge))

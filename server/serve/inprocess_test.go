@@ -46,7 +46,11 @@ func TestInProcess(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- InProcess(t.Context(), st, sink, false) }()
 
-	st.Update(func(tx *store.Tx) { tx.SetService(service("a")); tx.SetSlice(slice("a", "s", "10.0.0.1@n1")); tx.SetSynced() })
+	st.Update(func(tx *store.Tx) {
+		tx.SetService(service("a"))
+		tx.SetSlice(slice("a", "s", "10.0.0.1@n1"))
+		tx.SetSynced()
+	})
 	require.NoError(t, w.next())
 	require.Equal(t, []string{"reset", "set ServicesSet ns/a", "set EndpointsSet ns/a/10.0.0.1"}, short(w.ops))
 	for _, value := range w.state {
