@@ -33,9 +33,14 @@ const (
 	pingTimeout = 10 * time.Second
 	// minPingInterval is how often a client may ping at most.
 	minPingInterval = 5 * time.Second
-	// connBuffer is the size of the read and write buffer of a connection. Requests are tiny, and frames are
-	// written past it; with a thousand watchers the default of 32 KiB each is most of the memory.
-	connBuffer = 4 << 10
+	// readBuffer is the size of the read buffer of a connection. Requests are tiny.
+	readBuffer = 4 << 10
+	// writeBuffer is how much is written to a connection at once. Connections share these buffers: one that has
+	// nothing to write has none.
+	writeBuffer = frameSize
+	// window is HTTP/2's default. That it does not adapt to the connection spares a ping, and its answer, for each
+	// request: gRPC would measure with them how fast requests could come.
+	window = 65535
 )
 
 // Config says where and what to serve.
@@ -166,9 +171,11 @@ func (s *Server) newGRPC(secure bool) *grpc.Server {
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(maxRequestSize),
-		grpc.ReadBufferSize(connBuffer),
-		grpc.WriteBufferSize(connBuffer),
+		grpc.ReadBufferSize(readBuffer),
+		grpc.WriteBufferSize(writeBuffer),
 		grpc.SharedWriteBuffer(true),
+		grpc.StaticStreamWindowSize(window),
+		grpc.StaticConnWindowSize(window),
 		grpc.ConnectionTimeout(pingTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval, PermitWithoutStream: true}),
