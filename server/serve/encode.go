@@ -43,6 +43,9 @@ func appendRef(b []byte, set localv1.Set, p path) []byte {
 
 // appendHeader appends the tag and length of a length-delimited field.
 func appendHeader(b []byte, field protowire.Number, size int) []byte {
+	if size < 1<<7 { // as most are
+		return append(b, byte(field)<<3|byte(protowire.BytesType), byte(size))
+	}
 	b = protowire.AppendTag(b, field, protowire.BytesType)
 	return protowire.AppendVarint(b, uint64(size))
 }

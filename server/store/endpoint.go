@@ -4,12 +4,7 @@ package store
 
 import (
 	"cmp"
-	"encoding/binary"
-	"encoding/hex"
 	"slices"
-	"unique"
-
-	"github.com/cespare/xxhash/v2"
 
 	"sigs.k8s.io/kpng/api/globalv1"
 	"sigs.k8s.io/kpng/api/localv1"
@@ -40,74 +35,6 @@ type conditions struct {
 type hints struct {
 	zones []string // hints.forZones (KEP-2433)
 	nodes []string // hints.forNodes (KEP-3015)
-}
-
-// newEndpoint encodes what a source says of an endpoint.
-func newEndpoint(info *globalv1.EndpointInfo) *Endpoint {
-	ep := &Endpoint{
-		key: endpointKey(info.GetEndpoint()),
-		wire: marshal(&localv1.Endpoint{
-			Hostname:      info.GetEndpoint().GetHostname(),
-			IPs:           info.GetEndpoint().GetIPs(),
-			PortOverrides: info.GetEndpoint().GetPortOverrides(),
-		}),
-		node:    shared(info.GetTopology().GetNode()),
-		zone:    shared(info.GetTopology().GetZone()),
-		source:  shared(info.GetSourceName()),
-		podName: info.GetPodName(),
-		conditions: conditions{
-			ready:       info.GetConditions().GetReady(),
-			serving:     info.GetConditions().GetServing(),
-			terminating: info.GetConditions().GetTerminating(),
-		},
-	}
-	zones, nodes := info.GetHints().GetZones(), info.GetHints().GetNodes()
-	if len(zones) != 0 || len(nodes) != 0 {
-		ep.hints = &hints{zones: sharedAll(zones), nodes: sharedAll(nodes)}
-	}
-	return ep
-}
-
-// shared returns the one copy that all equal strings share: many endpoints name the same node.
-func shared(s string) string { return unique.Make(s).Value() }
-
-func sharedAll(list []string) []string {
-	out := make([]string, len(list))
-	for i, s := range list {
-		out[i] = shared(s)
-	}
-	slices.Sort(out)
-	return out
-}
-
-// endpointKey names an endpoint within its service: its first address, for people to read, and a hash over all
-// addresses and ports. So an endpoint keeps its key when its conditions change or when it moves to another slice,
-// and the same endpoint in two slices has one key.
-func endpointKey(ep *localv1.Endpoint) string {
-	digest := xxhash.New()
-	var size [4]byte
-	write := func(s string) {
-		binary.BigEndian.PutUint32(size[:], uint32(len(s)))
-		digest.Write(size[:])
-		digest.WriteString(s)
-	}
-	first := ""
-	for _, ips := range [][]string{ep.GetIPs().GetV4(), ep.GetIPs().GetV6()} {
-		for _, ip := range ips {
-			if first == "" {
-				first = ip
-			}
-			write(ip)
-		}
-	}
-	for _, port := range ep.GetPortOverrides() {
-		write(port.GetName())
-		binary.BigEndian.PutUint32(size[:], uint32(port.GetPort()))
-		digest.Write(size[:])
-	}
-	var sum [8]byte
-	binary.BigEndian.PutUint64(sum[:], digest.Sum64())
-	return first + "-" + hex.EncodeToString(sum[:4])
 }
 
 // Key names the endpoint within its service.
@@ -147,13 +74,6 @@ func (e *Endpoint) NodeHints() []string {
 	return e.hints.nodes
 }
 
-// equal says that two endpoints do not differ in anything.
-func (e *Endpoint) equal(o *Endpoint) bool {
-	return e.key == o.key && e.wire == o.wire && e.node == o.node && e.zone == o.zone && e.source == o.source &&
-		e.podName == o.podName && e.conditions == o.conditions &&
-		slices.Equal(e.ZoneHints(), o.ZoneHints()) && slices.Equal(e.NodeHints(), o.NodeHints())
-}
-
 // info decodes the endpoint.
 func (e *Endpoint) info(namespace, service string) *globalv1.EndpointInfo {
 	info := &globalv1.EndpointInfo{
@@ -174,27 +94,6 @@ func (e *Endpoint) info(namespace, service string) *globalv1.EndpointInfo {
 		info.Hints = &globalv1.TopologyHints{Zones: e.hints.zones, Nodes: e.hints.nodes}
 	}
 	return info
-}
-
-// newEndpoints encodes the endpoints of a slice, by key and without duplicates, taking over the objects that are
-// equal among the old ones (also by key).
-func newEndpoints(infos []*globalv1.EndpointInfo, old []*Endpoint) []*Endpoint {
-	eps := make([]*Endpoint, 0, len(infos))
-	for _, info := range infos {
-		if ep := newEndpoint(info); ep.wire != "" { // else it has no address
-			eps = append(eps, ep)
-		}
-	}
-	eps = sortAndMerge(eps)
-	for i, ep := range eps {
-		at, found := slices.BinarySearchFunc(old, ep.key, func(o *Endpoint, key string) int {
-			return cmp.Compare(o.key, key)
-		})
-		if found && old[at].equal(ep) {
-			eps[i] = old[at]
-		}
-	}
-	return eps
 }
 
 // sortAndMerge sorts by key and keeps one endpoint of each key: a ready one if there is any, else a serving one,

@@ -107,12 +107,14 @@ func mustUnmarshal(wire string, m proto.Message) {
 }
 
 // marshal encodes a message so that equal messages have equal bytes. It returns nothing when it cannot.
-func marshal(m proto.Message) string {
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+func marshal(m proto.Message) string { return string(appendMarshalled(nil, m)) }
+
+func appendMarshalled(b []byte, m proto.Message) []byte {
+	b, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(b, m)
 	if err != nil {
 		// Only text that is not UTF-8 gets here. It must not keep the others from being served.
 		klog.ErrorS(err, "Not carried: it cannot be encoded", "message", m.ProtoReflect().Descriptor().FullName())
-		return ""
+		return nil
 	}
-	return string(b)
+	return b
 }

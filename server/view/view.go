@@ -72,15 +72,20 @@ type rules struct {
 	node Node
 	hint hint
 
-	// What is left to use, for each policy: ready endpoints, else terminating ones.
+	// What is left to use, for each policy: ready endpoints, else terminating ones. The second is not looked for
+	// when no policy is Local.
 	clusterReady, localReady bool
 }
 
 func rulesFor(svc *store.Service, node Node) *rules {
 	r := &rules{svc: svc, node: node}
+	localMatters := svc.InternalTrafficToLocal() || svc.ExternalTrafficToLocal()
 	for _, ep := range svc.Endpoints() {
 		if r.ready(ep) {
 			r.clusterReady = true
+			if !localMatters {
+				break
+			}
 			if r.local(ep) {
 				r.localReady = true
 			}
