@@ -46,6 +46,7 @@ demo: build ## See it work: private network namespaces, real packets, under a mi
 .PHONY: test
 test: test-unit test-e2e ## Run every test: unit and golden (race detector), kernel, end-to-end on a real API server
 
+# -parallel: the end-to-end tests mostly wait.
 # -count=1: the go command cannot see the scripts, programs and kernel that these tests run, so it must not reuse a result.
 .PHONY: test-unit
 test-unit: build ## Run the tests of the packages with the race detector, those in network namespaces too
@@ -55,13 +56,13 @@ test-unit: build ## Run the tests of the packages with the race detector, those 
 .PHONY: test-e2e
 test-e2e: build kubernetes ## Run the end-to-end tests: the real binaries on a real etcd, API server and EndpointSlice controller
 	@scripts/install-tools test
-	go test -count=1 -timeout=20m ./test/e2e
+	go test -count=1 -parallel=6 -timeout=20m ./test/e2e
 
 .PHONY: test-e2e-race
 test-e2e-race: kubernetes ## The end-to-end tests with binaries built with the race detector (slower; not part of `make test`)
 	@scripts/install-tools test
 	go build -race -buildvcs=false -o $(CACHE)/race/ ./cmd/...
-	KPNG_BIN=$(CACHE)/race GORACE=halt_on_error=1 go test -count=1 -timeout=30m ./test/e2e
+	KPNG_BIN=$(CACHE)/race GORACE=halt_on_error=1 go test -count=1 -parallel=6 -timeout=30m ./test/e2e
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint ## Run the linters: Go, formatting, shell scripts
