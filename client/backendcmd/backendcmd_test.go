@@ -3,6 +3,7 @@
 package backendcmd_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -18,15 +19,16 @@ func (cmd) BindFlags(*pflag.FlagSet) {}
 func (cmd) Sink() localsink.Sink     { return nil }
 
 func TestRegister(t *testing.T) {
-	require.Empty(t, backendcmd.Registered())
+	before := len(backendcmd.Registered()) // there is one registry for a process, and -count repeats a test in it
+	a, b := fmt.Sprint("to-a", before), fmt.Sprint("to-b", before)
 	newCmd := func() backendcmd.Cmd { return cmd{} }
-	backendcmd.Register("to-b", newCmd)
-	backendcmd.Register("to-a", newCmd)
-	registered := backendcmd.Registered()
+	backendcmd.Register(b, newCmd)
+	backendcmd.Register(a, newCmd)
+	registered := backendcmd.Registered()[before:]
 	require.Len(t, registered, 2)
-	require.Equal(t, "to-b", registered[0].Use)
+	require.Equal(t, []string{b, a}, []string{registered[0].Use, registered[1].Use})
 	require.Equal(t, cmd{}, registered[1].New())
 	registered[0].Use = "changed"
-	require.Equal(t, "to-b", backendcmd.Registered()[0].Use)
-	require.PanicsWithValue(t, `backendcmd: "to-a" is registered twice`, func() { backendcmd.Register("to-a", newCmd) })
+	require.Equal(t, b, backendcmd.Registered()[before].Use)
+	require.PanicsWithValue(t, fmt.Sprintf("backendcmd: %q is registered twice", a), func() { backendcmd.Register(a, newCmd) })
 }
