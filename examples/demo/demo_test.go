@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
 	"sigs.k8s.io/kpng/internal/netlab"
 )
 

@@ -23,6 +23,31 @@
 //
 //	nsenter --net=$(what Host.Path returned) sh
 //
+// A test of a dataplane, with nothing left out:
+//
+//	func TestMain(m *testing.M) {
+//		if err := netlab.EnsurePrivilege(); err != nil {
+//			fmt.Fprintln(os.Stderr, err) // and the tests are skipped
+//		}
+//		os.Exit(m.Run())
+//	}
+//
+//	func TestRedirect(t *testing.T) {
+//		t.Parallel()
+//		c := netlab.ForTest(t).Cluster()
+//		node, pod := c.Nodes[0], c.Nodes[0].Pods[0]
+//		pod.Serve(6000)
+//		vip := netip.MustParseAddrPort("10.0.0.55:6000")
+//		c.Client.Route(netip.PrefixFrom(vip.Addr(), 32), node.Addr(false), "")
+//
+//		program(t, node.Command) // or node.Do, for sockets to the kernel
+//
+//		a, err := c.Client.Probe(t.Context(), netlab.Probe{Network: "tcp", To: vip})
+//		require.NoError(t, err)
+//		require.Equal(t, pod.Name, a.Host)
+//		require.Equal(t, c.Client.Addr(false), a.Client.Addr()) // not masqueraded
+//	}
+//
 // Namespaces are a property of threads, which Go hides. The rules that follow from this are on [Host.Do].
 //
 // It needs root, or a kernel that allows user namespaces: see [EnsurePrivilege].

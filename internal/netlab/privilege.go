@@ -58,6 +58,16 @@ func EnsurePrivilege() error {
 	if os.Getenv(reexecEnv) != "" {
 		return denied
 	}
+	code, err := runAgain()
+	if err != nil {
+		return fmt.Errorf("%w (%w)", denied, err)
+	}
+	os.Exit(code)
+	return nil
+}
+
+// runAgain runs this program as root of a new user namespace and returns its exit status.
+func runAgain() (status int, err error) {
 	// The parent-death signal is bound to this thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -71,26 +81,24 @@ func EnsurePrivilege() error {
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
 		Pdeathsig:   syscall.SIGTERM,
 	}
+	if err := cmd.Start(); err != nil {
+		return 0, fmt.Errorf("a user namespace could not be made: %w", err)
+	}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	defer signal.Stop(signals)
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("%w (a user namespace could not be made: %w)", denied, err)
-	}
 	go func() {
 		for s := range signals {
 			// From a terminal the whole process group was told already; one more does no harm.
 			_ = cmd.Process.Signal(s)
 		}
 	}()
-	err := cmd.Wait()
+	err = cmd.Wait()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		return fmt.Errorf("netlab: running again in a user namespace: %w", err)
+		return 0, fmt.Errorf("running again in a user namespace: %w", err)
 	}
-	if code := cmd.ProcessState.ExitCode(); code >= 0 {
-		os.Exit(code)
+	if status = cmd.ProcessState.ExitCode(); status < 0 { // ended by a signal: what a shell says then
+		status = 128 + int(cmd.ProcessState.Sys().(syscall.WaitStatus).Signal())
 	}
-	os.Exit(128 + int(cmd.ProcessState.Sys().(syscall.WaitStatus).Signal()))
-	return nil
+	return status, nil
 }

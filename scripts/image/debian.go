@@ -100,7 +100,7 @@ func dependencies(ctx context.Context, packages []string) ([]string, error) {
 func (t tree) addTar(r io.Reader) error {
 	for tr := tar.NewReader(r); ; {
 		h, err := tr.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {

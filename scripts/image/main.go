@@ -35,8 +35,9 @@ type options struct {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
 		fmt.Fprintf(os.Stderr, "image: %v\n", err)
 		os.Exit(1)
 	}
@@ -53,22 +54,25 @@ func run(ctx context.Context, args []string) error {
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
 	}
-	kpng, err := kpngImage(ctx, o)
-	if err != nil {
-		return err
+	return build(ctx, o, o.write, kpngImage, exampleImage)
+}
+
+// build makes the images, each as soon as it is ready: those that others build upon come before the example, which needs
+// more than Go.
+func build(ctx context.Context, o *options, write func(*image) error, makers ...func(context.Context, *options) (*image, error)) error {
+	for _, maker := range makers {
+		img, err := maker(ctx, o)
+		if errors.Is(err, errNoPackages) {
+			return fmt.Errorf("%s.tar is not made: %w", exampleName, err)
+		}
+		if err != nil {
+			return err
+		}
+		if err := write(img); err != nil {
+			return err
+		}
 	}
-	if err := o.write(kpng); err != nil {
-		return err
-	}
-	example, err := exampleImage(ctx, o)
-	if errors.Is(err, errNoPackages) {
-		// The image that others build on is made; this one is an example.
-		return fmt.Errorf("%s.tar is not made: %w", exampleName, err)
-	}
-	if err != nil {
-		return err
-	}
-	return o.write(example)
+	return nil
 }
 
 func parse(args []string) (*options, error) {
@@ -117,7 +121,7 @@ func (o *options) write(img *image) (err error) {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name())
+	defer func() { _ = os.Remove(f.Name()) }() // nothing after the rename
 	digest, err := img.writeLayout(f, o.tag, o.created)
 	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
 		return err
