@@ -53,7 +53,6 @@ type sizes struct {
 	unrelated           int
 	stormRate           int
 	stormTime           time.Duration
-	stormSynthetic      bool
 	tiers, tierWatchers int
 	reconnecting        int
 	clientServices      []int
@@ -66,7 +65,7 @@ type scenario struct {
 
 var scenarios = []scenario{
 	{"table", (*bench).table},
-	{"storm", (*bench).storm},
+	{"storm", (*bench).stormScenario},
 	{"restart", (*bench).restart},
 	{"tiers", (*bench).tiersScenario},
 	{"unrelated", (*bench).unrelatedScenario},
@@ -153,7 +152,6 @@ func (b *bench) flags() (chosen func(string) bool, output string, err error) {
 		flag.IntVar(f.to, f.name, 0, fmt.Sprintf("%s (default %d, with -short %d)", f.usage, f.long, f.short))
 	}
 	flag.DurationVar(&b.stormTime, "storm-time", 0, "length of the storm (default 15s, with -short 5s)")
-	flag.BoolVar(&b.stormSynthetic, "storm-synthetic", false, "storm from the synthetic source instead of the API server")
 	flag.Parse()
 	for _, f := range b.numbers() {
 		*f.to = choose(*f.to, *short, f.short, f.long)

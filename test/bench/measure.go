@@ -27,8 +27,13 @@ const warmUp = 5
 const limit = time.Minute
 
 // measure starts a fleet and measures its first sync and some changes, made one at a time through the API server.
-func (b *bench) measure(ctx context.Context, f *fleet, pids ...int) (fig figures, err error) {
+func (b *bench) measure(ctx context.Context, f *fleet, servers ...*kpng) (fig figures, err error) {
+	var pids []int
+	for _, k := range servers {
+		pids = append(pids, k.Pid())
+	}
 	fig.watchers = len(f.watchers)
+	profiled := b.profile(ctx, servers[0], fmt.Sprintf("%d-of-%d-sync", fig.watchers, len(servers)), 2*time.Second)
 	before, start := cpuOf(pids), time.Now()
 	synced := f.aim(f.world.expected())
 	f.start(ctx)
@@ -36,9 +41,12 @@ func (b *bench) measure(ctx context.Context, f *fleet, pids ...int) (fig figures
 		return fig, err
 	}
 	fig.syncWall, fig.syncCPU = synced.at.Sub(start), cpuOf(pids)-before
+	profiled()
+	profiled = b.profile(ctx, servers[0], fmt.Sprintf("%d-of-%d-changes", fig.watchers, len(servers)), time.Duration(b.changes)*10*time.Millisecond)
 	if err := b.measureChanges(ctx, f, &fig, pids); err != nil {
 		return fig, err
 	}
+	profiled()
 	for _, pid := range pids {
 		now, peak := resident(pid)
 		fig.resident += now

@@ -114,10 +114,10 @@ func (b *bench) memory(side *flatSide) error {
 	// What a source says of an endpoint, as bytes of text.
 	says := h.Key + h.Wire + len(podName(0, 0)) + len(nodeName(10)) + len("zone-a")
 	b.heading("Memory of %d endpoints in %d Services", endpoints, w.services)
-	b.text("%s of heap after a collection: %.0f bytes an endpoint, its share of its Service included. Of these %d are what an endpoint\n"+
-		"says: its message on the wire %d, its key %d, its pod's name %d; the rest is structure, and the names of node, zone\n"+
-		"and slice, which are shared.\n", mb(h.Bytes), float64(h.Bytes)/float64(endpoints), h.Key+h.Wire+len(podName(0, 0)),
-		h.Wire, h.Key, len(podName(0, 0)))
+	b.text("%s of heap after a collection: %.0f bytes an endpoint, its share of its Service included. An endpoint says %d bytes:\n"+
+		"its message on the wire %d, its key %d, its pod %d, its node %d, its zone %d (the last two are held once for all that\n"+
+		"name them). The rest is structure.\n", mb(h.Bytes), float64(h.Bytes)/float64(endpoints), says,
+		h.Wire, h.Key, len(podName(0, 0)), len(nodeName(10)), len("zone-a"))
 	b.header("allocated by", "bytes an endpoint")
 	for _, name := range slices.SortedFunc(maps.Keys(h.By), func(x, y string) int { return h.By[y] - h.By[x] }) {
 		if each := float64(h.By[name]) / float64(endpoints); each >= 1 {

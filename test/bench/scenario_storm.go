@@ -14,13 +14,29 @@ const (
 	stormWorkers                            = 16
 )
 
+// stormScenario storms through the API server, as fast as that lets it, and at the full rate from the synthetic source.
+func (b *bench) stormScenario(ctx context.Context) error {
+	b.heading("Storm: %d changes a second to %d watchers, %d of them reading an op a second, %d reconnecting at random",
+		b.stormRate, stormWatchers, stormSlow, stormRestless)
+	b.text("%d Services x %d endpoints; a change is a commit of up to 20 ops. Every op, and every state at a Sync, is checked:\n"+
+		"no orphan, no torn state.\n", b.services, b.endpoints)
+	b.header("through", "changes", "a second", "healthy watchers converged after the last", "server CPU", "a change",
+		"change sets sent", "ops sent", "reconnections", "resident in the middle and the last third")
+	for _, source := range []func(context.Context) (*stormSource, error){b.stormFromAPI, b.stormFromStore} {
+		s, err := source(ctx)
+		if err != nil {
+			return err
+		}
+		if err := b.storm(ctx, s); err != nil {
+			return fmt.Errorf("through %s: %w", s.name, err)
+		}
+	}
+	return nil
+}
+
 // storm makes many changes while some watchers read slowly and some come and go. A change moves all endpoints of a
 // Service to another port, or takes one away: that a watcher holds endpoints of two ports at a Sync is a torn state.
-func (b *bench) storm(ctx context.Context) error {
-	s, err := b.stormSource(ctx)
-	if err != nil {
-		return err
-	}
+func (b *bench) storm(ctx context.Context, s *stormSource) error {
 	defer s.end()
 	f := newFleet(s.world, s.socket)
 	f.add(stormWatchers-stormSlow-stormRestless, habit{})
@@ -62,17 +78,18 @@ type stormSource struct {
 	end    func()
 }
 
-func (b *bench) stormSource(ctx context.Context) (*stormSource, error) {
-	if b.stormSynthetic {
-		child, err := startSynthetic(b.dir, b.services, b.endpoints)
-		if err != nil {
-			return nil, err
-		}
-		return &stormSource{
-			name: "the synthetic source", world: newWorld(b.services, b.endpoints), socket: child.socket, pid: child.Pid(),
-			apply: func(_ context.Context, s serviceState) error { return child.apply(s) }, end: child.end,
-		}, nil
+func (b *bench) stormFromStore(context.Context) (*stormSource, error) {
+	child, err := startSynthetic(b.dir, b.services, b.endpoints)
+	if err != nil {
+		return nil, err
 	}
+	return &stormSource{
+		name: "the synthetic source", world: newWorld(b.services, b.endpoints), socket: child.socket, pid: child.Pid(),
+		apply: func(_ context.Context, s serviceState) error { return child.apply(s) }, end: child.end,
+	}, nil
+}
+
+func (b *bench) stormFromAPI(ctx context.Context) (*stormSource, error) {
 	if err := b.withAPI(ctx); err != nil {
 		return nil, err
 	}
@@ -122,17 +139,11 @@ func (b *bench) stormReport(s *stormSource, f *fleet, made int, took, used, conv
 	third := len(memory) / 3
 	early, late := most(memory[third:2*third]), most(memory[2*third:])
 	flat := float64(late) <= 1.1*float64(early)+2e6
-	b.heading("Storm: %d changes a second to %d watchers, %d of them reading an op a second, %d reconnecting at random",
-		b.stormRate, stormWatchers, stormSlow, stormRestless)
-	b.text("Through %s, %d Services x %d endpoints; a change is a commit of up to 20 ops. Every op, and every state at a Sync,\n"+
-		"was checked: no orphan, no torn state.\n", s.name, s.world.services, s.world.endpoints)
-	b.header("changes", "a second", "healthy watchers converged after the last", "server CPU", "a change",
-		"change sets sent", "ops sent", "reconnections", "resident in the middle and the last third")
-	b.row(made, fmt.Sprintf("%.0f", float64(made)/took.Seconds()), ms(converged),
+	b.row(s.name, made, fmt.Sprintf("%.0f", float64(made)/took.Seconds()), ms(converged),
 		fmt.Sprintf("%.0f %%", 100*used.Seconds()/took.Seconds()), ms(used/time.Duration(max(made, 1))),
 		f.sum(func(w *watcher) int64 { return w.syncs.Load() }), f.sum(func(w *watcher) int64 { return w.ops.Load() }),
 		f.sum(func(w *watcher) int64 { return w.connects.Load() })-stormWatchers, mb(early)+", "+mb(late))
-	what := fmt.Sprintf("storm of %.0f changes a second for %.0f s", float64(made)/took.Seconds(), took.Seconds())
+	what := fmt.Sprintf("storm of %.0f changes a second for %.0f s through %s", float64(made)/took.Seconds(), took.Seconds(), s.name)
 	b.goal(converged <= time.Second, what+": healthy watchers converge after the last change", "1 s", ms(converged))
 	b.goal(flat, what+": memory flat", "last third within 10 % of the middle", mb(early)+", then "+mb(late))
 	b.goal(true, what+": no orphan, no torn state", "0", "0")

@@ -56,12 +56,10 @@ func (b *bench) direct(ctx context.Context, n int) (figures, error) {
 	defer k.Stop(limit)
 	f := newFleet(b.world, k.socket)
 	f.add(n, habit{})
-	profiled := b.profile(ctx, k, fmt.Sprintf("table-%d", n), 5*time.Second)
-	fig, err := b.measure(ctx, f, k.Pid())
+	fig, err := b.measure(ctx, f, k)
 	if err != nil {
 		return fig, fmt.Errorf("%w\n%s", err, k.Stderr.String())
 	}
-	profiled()
 	return fig, f.stop()
 }
 

@@ -42,7 +42,7 @@ func (b *bench) twoTiers(ctx context.Context) (figures, error) {
 		return figures{}, err
 	}
 	defer central.Stop(limit)
-	pids := []int{central.Pid()}
+	all := []*kpng{central}
 	var sockets []string
 	for i := range b.tiers {
 		k, err := b.startKpng(ctx, fmt.Sprintf("node-%d", i), "api", "--api=unix://"+central.socket)
@@ -50,13 +50,13 @@ func (b *bench) twoTiers(ctx context.Context) (figures, error) {
 			return figures{}, err
 		}
 		defer k.Stop(limit)
-		pids = append(pids, k.Pid())
+		all = append(all, k)
 		sockets = append(sockets, k.socket)
 	}
 	f := newFleet(b.world, "")
 	f.socket = func(i int) string { return sockets[i%len(sockets)] }
 	f.add(b.tiers*b.tierWatchers, habit{})
-	fig, err := b.measure(ctx, f, pids...)
+	fig, err := b.measure(ctx, f, all...)
 	if err != nil {
 		return fig, err
 	}

@@ -101,6 +101,17 @@ func parseRef(b []byte) (set uint64, path []byte, err error) {
 	}
 }
 
+// place reads a Ref that must be one of the world's.
+func (v *view) place(ref []byte) (set uint64, path []byte, service int, endpoint []byte, err error) {
+	if set, path, err = parseRef(ref); err != nil {
+		return
+	}
+	if service, endpoint, err = servicePath(path); err == nil && (service < 0 || service >= len(v.services)) {
+		err = fmt.Errorf("unknown path %q", path)
+	}
+	return
+}
+
 func (v *view) set(b []byte) error {
 	v.ops++
 	c := cursor{b}
@@ -112,11 +123,7 @@ func (v *view) set(b []byte) error {
 	if err != nil {
 		return err
 	}
-	set, path, err := parseRef(ref)
-	if err != nil {
-		return err
-	}
-	i, endpoint, err := servicePath(path)
+	set, path, i, endpoint, err := v.place(ref)
 	if err != nil {
 		return err
 	}
@@ -160,11 +167,7 @@ func (v *view) setEndpoint(s *serviceView, path, value []byte) error {
 
 func (v *view) delete(ref []byte) error {
 	v.ops++
-	_, path, err := parseRef(ref)
-	if err != nil {
-		return err
-	}
-	i, endpoint, err := servicePath(path)
+	_, path, i, endpoint, err := v.place(ref)
 	if err != nil {
 		return err
 	}
