@@ -151,19 +151,37 @@ func TestInterrupted(t *testing.T) {
 	requireNothingLeft(t, tmp)
 }
 
+// Killed, it cannot clean up, but the kernel ends all that it started.
+func TestKilled(t *testing.T) {
+	needNamespaces(t)
+	cmd, tmp := demoCommand(t)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewScanner(stdout)
+	for lines.Scan() && !strings.Contains(lines.Text(), "the rules are in this-node's kernel") {
+	}
+	require.NotEmpty(t, lines.Text(), "the demo ended")
+	require.NotEmpty(t, processesIn(t, tmp))
+	require.NoError(t, cmd.Process.Kill())
+	require.Error(t, cmd.Wait())
+	require.Eventually(t, func() bool { return len(processesIn(t, tmp)) == 0 }, 20*time.Second, 20*time.Millisecond)
+}
+
 // A program that fails is named and its log is shown.
 func TestFailingProgram(t *testing.T) {
 	needNamespaces(t)
 	bin := t.TempDir()
-	script := "#!/bin/sh\necho kpng: no such thing >&2\nexit 3\n"
-	for _, name := range []string{"kpng", "kpng-json", "kpng-callout"} {
-		require.NoError(t, os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755))
+	for name, does := range map[string]string{
+		"kpng": "echo kpng: no such thing >&2; exit 3", "kpng-json": "exec sleep 600", "kpng-callout": "exec sleep 600",
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+does+"\n"), 0o755))
 	}
 	cmd, tmp := demoCommand(t, "-bin="+bin)
 	out, err := cmd.CombinedOutput()
 	require.Error(t, err)
 	require.Equal(t, 1, cmd.ProcessState.ExitCode())
-	require.Regexp(t, `ended: exit status 3`, string(out))
+	require.Regexp(t, `kpng ended: exit status 3`, string(out))
 	require.Contains(t, string(out), "--- log of kpng\nkpng: no such thing\n")
 	requireNothingLeft(t, tmp)
 }
@@ -181,13 +199,20 @@ func requireNothingLeft(t *testing.T, tmp string) {
 	left, err := os.ReadDir(tmp)
 	require.NoError(t, err)
 	require.Empty(t, left)
-	cmdlines, err := filepath.Glob("/proc/[0-9]*/environ")
+	require.Empty(t, processesIn(t, tmp))
+}
+
+// processesIn are the processes that were started with a temporary folder.
+func processesIn(t *testing.T, tmp string) (procs []string) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/environ")
 	require.NoError(t, err)
-	for _, f := range cmdlines {
-		if env, err := os.ReadFile(f); err == nil {
-			require.NotContains(t, string(env), "TMPDIR="+tmp+"\x00", f)
+	for _, f := range files {
+		if env, err := os.ReadFile(f); err == nil && bytes.Contains(env, []byte("TMPDIR="+tmp+"\x00")) {
+			procs = append(procs, f)
 		}
 	}
+	return procs
 }
 
 func TestWithoutNode(t *testing.T) {
