@@ -54,7 +54,7 @@ func (c *LocalClient) next() error {
 		c.status.set(err)
 		c.dropStream()
 		delay := c.backoff.next(c.errorDelay())
-		klog.ErrorS(err, "No state from kpng, trying again", "api", c.target(), "in", delay.Round(1e6))
+		klog.ErrorS(err, "Cannot follow kpng, trying again; the last state stays", "api", c.target(), "in", delay.Round(1e6))
 		sleep(ctx, delay)
 	}
 }
