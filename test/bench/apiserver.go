@@ -86,7 +86,7 @@ func (a *apiServer) load(ctx context.Context, w *world, ns string, labels map[st
 		group.Go(func() error {
 			return errors.Join(
 				a.Do(ctx, http.MethodPost, "/api/v1/namespaces/"+ns+"/services", serviceObject(i, ns, labels), nil),
-				a.Do(ctx, http.MethodPost, "/apis/discovery.k8s.io/v1/namespaces/"+ns+"/endpointslices", w.sliceObject(i, ns, labels), nil))
+				a.Do(ctx, http.MethodPost, "/apis/discovery.k8s.io/v1/namespaces/"+ns+"/endpointslices", w.sliceObject(w.state(i), ns, labels), nil))
 		})
 	}
 	return group.Wait()
@@ -111,16 +111,15 @@ func serviceObject(i int, ns string, labels map[string]string) *corev1.Service {
 	return svc
 }
 
-func (w *world) sliceObject(i int, ns string, labels map[string]string) *discoveryv1.EndpointSlice {
-	s := w.state(i)
-	all := map[string]string{discoveryv1.LabelServiceName: serviceName(i)}
+func (w *world) sliceObject(s serviceState, ns string, labels map[string]string) *discoveryv1.EndpointSlice {
+	all := map[string]string{discoveryv1.LabelServiceName: serviceName(s.Service)}
 	for k, v := range labels {
 		all[k] = v
 	}
 	eps, ports := w.endpointObjects(s)
 	return &discoveryv1.EndpointSlice{
 		TypeMeta:    metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
-		ObjectMeta:  metav1.ObjectMeta{Namespace: ns, Name: sliceName(i), Labels: all},
+		ObjectMeta:  metav1.ObjectMeta{Namespace: ns, Name: sliceName(s.Service), Labels: all},
 		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: eps, Ports: ports,
 	}
 }
@@ -146,9 +145,11 @@ func (w *world) endpointObjects(s serviceState) ([]discoveryv1.Endpoint, []disco
 
 // apply makes a change, as the EndpointSlice controller would: the whole slice is written.
 func (a *apiServer) apply(ctx context.Context, w *world, s serviceState) error {
-	eps, ports := w.endpointObjects(s)
-	path := cluster.Path("endpointslices", namespace, sliceName(s.Service))
-	return a.Do(ctx, http.MethodPatch, path, map[string]any{"endpoints": eps, "ports": ports}, nil)
+	return a.put(ctx, w.sliceObject(s, namespace, labelled()))
+}
+
+func (a *apiServer) put(ctx context.Context, slice *discoveryv1.EndpointSlice) error {
+	return a.Do(ctx, http.MethodPut, cluster.Path("endpointslices", slice.Namespace, slice.Name), slice, nil)
 }
 
 // directWatch notes when the API server told of each change: what kpng cannot be faster than.

@@ -183,7 +183,7 @@ func (b *bench) numbers() []number {
 		{&b.endpoints, "endpoints", "endpoints of each", 10, 10},
 		{&b.changes, "changes", "changes to measure in each run", 20, 60},
 		{&b.flat, "flat-services", "Services on the large side of the scenario flat", 10_000, 100_000},
-		{&b.unrelated, "unrelated", "unrelated Services", 300, 4000},
+		{&b.unrelated, "unrelated", "unrelated Services without a label", 300, 19_000},
 		{&b.stormRate, "storm-rate", "changes a second in the storm", 200, 500},
 		{&b.tiers, "tiers", "node-level kpngs", 4, 20},
 		{&b.tierWatchers, "tier-watchers", "watchers of each", 10, 50},

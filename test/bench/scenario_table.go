@@ -31,7 +31,7 @@ func (b *bench) table(ctx context.Context) error {
 		return err
 	}
 	b.heading("%d Services x %d endpoints, one endpoint changed at a time", b.services, b.endpoints)
-	b.text("A real kube-apiserver, filled in %v. A change is a PATCH of an EndpointSlice by which one endpoint gets ready or\n"+
+	b.text("A real kube-apiserver, filled in %v. A change is an update of an EndpointSlice by which one endpoint gets ready or\n"+
 		"not ready; %d of them in each run. Times are p50 / p99.\n", time.Since(start).Round(time.Second), b.changes)
 	tableHeader(b.report)
 	for _, n := range b.watchers {

@@ -74,9 +74,7 @@ func (b *bench) changeUnrelated(ctx context.Context, w *world) error {
 	stop := churn(ctx, 100, 4, func(ctx context.Context, worker int) error {
 		i := int(time.Now().UnixNano()/1000) % (w.services / 4)
 		s, _ := w.toggle(i*4+worker, i)
-		eps, ports := w.endpointObjects(s)
-		path := "/apis/discovery.k8s.io/v1/namespaces/unrelated/endpointslices/" + sliceName(s.Service)
-		return b.api.Do(ctx, "PATCH", path, map[string]any{"endpoints": eps, "ports": ports}, nil)
+		return b.api.put(ctx, w.sliceObject(s, "unrelated", nil))
 	})
 	time.Sleep(idleTime)
 	_, err := stop()
