@@ -35,8 +35,8 @@ const (
 	minPingInterval = 5 * time.Second
 	// readBuffer is the size of the read buffer of a connection. Requests are tiny.
 	readBuffer = 4 << 10
-	// writeBuffer is how much is written to a connection at once. Connections share these buffers: one that has
-	// nothing to write has none.
+	// writeBuffer is how much is written to a connection at once. Connections share these buffers (gRPC's default):
+	// one that has nothing to write has none.
 	writeBuffer = frameSize
 	// window is HTTP/2's default. That it does not adapt to the connection spares a ping, and its answer, for each
 	// request: gRPC would measure with them how fast requests could come.
@@ -173,7 +173,6 @@ func (s *Server) newGRPC(secure bool) *grpc.Server {
 		grpc.MaxRecvMsgSize(maxRequestSize),
 		grpc.ReadBufferSize(readBuffer),
 		grpc.WriteBufferSize(writeBuffer),
-		grpc.SharedWriteBuffer(true),
 		grpc.StaticStreamWindowSize(window),
 		grpc.StaticConnWindowSize(window),
 		grpc.ConnectionTimeout(pingTimeout),
