@@ -4,7 +4,9 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"path/filepath"
 	"strings"
@@ -111,8 +113,8 @@ func watchGlobal(t testing.TB, target string, batch bool, options ...grpc.DialOp
 
 // next asks for a change set and takes it in.
 func (w *watch) next() error {
-	if err := w.request(); err != nil {
-		return err
+	if err := w.request(); err != nil && !errors.Is(err, io.EOF) {
+		return err // for EOF, the stream's end, recv has the reason
 	}
 	w.ops, w.messages = nil, 0
 	for {
