@@ -11,11 +11,12 @@ import (
 	"sigs.k8s.io/kpng/api/localv1"
 )
 
-// frameSize is how much a frame gathers before it is sent. It is far below the 4 MiB that clients accept by
-// default, and large enough that the cost of a message vanishes in it. The first frame of a change set is smaller:
-// most sets fit into it, and a thousand watchers are written to at the same moment.
+// frameSize is how much a frame gathers before it is sent. It is far below the 4 MiB that clients accept by default,
+// large enough that the cost of a message vanishes in it, and what fits into one frame of HTTP/2; larger ones cost only
+// memory, when a thousand watchers are sent everything at once. The first frame of a change set is smaller: most sets
+// fit into it.
 const (
-	frameSize      = 32 << 10
+	frameSize      = 16 << 10
 	firstFrameSize = 4 << 10
 )
 

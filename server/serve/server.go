@@ -37,7 +37,7 @@ const (
 	readBuffer = 4 << 10
 	// writeBuffer is how much is written to a connection at once. Connections share these buffers (gRPC's default):
 	// one that has nothing to write has none.
-	writeBuffer = frameSize
+	writeBuffer = 32 << 10
 	// window is HTTP/2's default. That it does not adapt to the connection spares a ping, and its answer, for each
 	// request: gRPC would measure with them how fast requests could come.
 	window = 65535
