@@ -8,15 +8,12 @@ import (
 	"sigs.k8s.io/kpng/api/localv1"
 )
 
-// portsDiff is the difference of two lists of ports, each in the order of its list.
+// portsDiff is the difference of two lists of ports, each in the order of its list. A port that changed is gone as it
+// was, and came as it is.
 type portsDiff struct {
 	prev, curr []*localv1.PortMapping // without nils and duplicates
-	added      []*localv1.PortMapping
-	removed    []*localv1.PortMapping
-	changed    []portChange
+	gone, came []*localv1.PortMapping
 }
-
-type portChange struct{ from, to *localv1.PortMapping }
 
 // portKey is what makes a port the same port.
 type portKey struct {
@@ -28,17 +25,14 @@ func diffPorts(prev, curr []*localv1.PortMapping) (d portsDiff) {
 	var was, is map[portKey]*localv1.PortMapping
 	d.prev, was = distinct(prev)
 	d.curr, is = distinct(curr)
-	for _, p := range d.curr {
-		switch before := was[keyOf(p)]; {
-		case before == nil:
-			d.added = append(d.added, p)
-		case !proto.Equal(before, p):
-			d.changed = append(d.changed, portChange{before, p})
+	for _, p := range d.prev {
+		if after := is[keyOf(p)]; after == nil || !proto.Equal(p, after) {
+			d.gone = append(d.gone, p)
 		}
 	}
-	for _, p := range d.prev {
-		if is[keyOf(p)] == nil {
-			d.removed = append(d.removed, p)
+	for _, p := range d.curr {
+		if before := was[keyOf(p)]; before == nil || !proto.Equal(before, p) {
+			d.came = append(d.came, p)
 		}
 	}
 	return d

@@ -5,18 +5,19 @@
 //
 // For one update, or one deletion, the events come in this order:
 //
-//  1. AddPort, DeletePort
+//  1. DeletePort, AddPort
 //  2. AddIP
-//  3. AddIPPort, DeleteIPPort
+//  3. DeleteIPPort, AddIPPort, for one kind of address after the other
 //  4. EnableTrafficPolicy, DisableTrafficPolicy; EnableSessionAffinity, DisableSessionAffinity
 //  5. DeleteIP
 //
-// so that an address is there before its ports, and goes after them, and so that what stays is never torn down for
-// what comes.
+// so that an address is there before its ports and goes after them. Ports go before others come, as they did in the
+// retired project: programs written for it keep a port by less than all that makes it one (by service, protocol and
+// number, say, whatever the address), and would otherwise take the new one for the old one and close it.
 //
 // A port is the same one as before when it has the same protocol and number. When anything else of it differs (its
-// name, node port or target port), it is deleted, as it was, and at once added, as it is: a listener that keeps ports
-// by protocol and number ends with the new one. That goes for the ports of addresses too.
+// name, node port or target port), it is deleted, as it was, and added, as it is. That goes for the ports of
+// addresses too.
 package serviceevents
 
 import (
@@ -108,45 +109,35 @@ type update struct {
 }
 
 func (u *update) tellPorts(l PortsListener) {
-	for _, c := range u.ports.changed {
-		l.DeletePort(u.prev, c.from)
-		l.AddPort(u.curr, c.to)
-	}
-	for _, p := range u.ports.added {
-		l.AddPort(u.curr, p)
-	}
-	for _, p := range u.ports.removed {
+	for _, p := range u.ports.gone {
 		l.DeletePort(u.prev, p)
+	}
+	for _, p := range u.ports.came {
+		l.AddPort(u.curr, p)
 	}
 }
 
 func (u *update) tellIPPorts(l IPPortsListener) {
 	for _, ips := range u.ips {
-		for _, ip := range ips.kept {
-			for _, c := range u.ports.changed {
-				l.DeleteIPPort(u.prev, ip, ips.kind, c.from)
-				l.AddIPPort(u.curr, ip, ips.kind, c.to)
-			}
-			for _, p := range u.ports.added {
-				l.AddIPPort(u.curr, ip, ips.kind, p)
-			}
-		}
-		for _, ip := range ips.added {
-			for _, p := range u.ports.curr {
-				l.AddIPPort(u.curr, ip, ips.kind, p)
-			}
+		u.tellGone(l, ips.kind, ips.kept, u.ports.gone)
+		u.tellGone(l, ips.kind, ips.removed, u.ports.prev)
+		u.tellCame(l, ips.kind, ips.kept, u.ports.came)
+		u.tellCame(l, ips.kind, ips.added, u.ports.curr)
+	}
+}
+
+func (u *update) tellGone(l IPPortsListener, kind IPKind, ips []string, ports []*localv1.PortMapping) {
+	for _, ip := range ips {
+		for _, p := range ports {
+			l.DeleteIPPort(u.prev, ip, kind, p)
 		}
 	}
-	for _, ips := range u.ips {
-		for _, ip := range ips.kept {
-			for _, p := range u.ports.removed {
-				l.DeleteIPPort(u.prev, ip, ips.kind, p)
-			}
-		}
-		for _, ip := range ips.removed {
-			for _, p := range u.ports.prev {
-				l.DeleteIPPort(u.prev, ip, ips.kind, p)
-			}
+}
+
+func (u *update) tellCame(l IPPortsListener, kind IPKind, ips []string, ports []*localv1.PortMapping) {
+	for _, ip := range ips {
+		for _, p := range ports {
+			l.AddIPPort(u.curr, ip, kind, p)
 		}
 	}
 }

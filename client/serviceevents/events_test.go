@@ -125,9 +125,10 @@ func TestEvents(t *testing.T) {
 				Ports: []*localv1.PortMapping{tcp(81, 8080)},
 			},
 			want: []string{
-				"AddPort 81/TCP>8080", "DeletePort 80/TCP>8080", "AddIP 1.2.3.4 ExternalIP", "AddIP 1::1 LoadBalancerIP",
+				"DeletePort 80/TCP>8080", "AddPort 81/TCP>8080", "AddIP 1.2.3.4 ExternalIP", "AddIP 1::1 LoadBalancerIP",
+				"DeleteIPPort 10.0.0.1 ClusterIP 80/TCP>8080", "DeleteIPPort 1::1 ClusterIP 80/TCP>8080",
 				"AddIPPort 10.0.0.1 ClusterIP 81/TCP>8080", "AddIPPort 1.2.3.4 ExternalIP 81/TCP>8080", "AddIPPort 1::1 LoadBalancerIP 81/TCP>8080",
-				"DeleteIPPort 10.0.0.1 ClusterIP 80/TCP>8080", "DeleteIPPort 1::1 ClusterIP 80/TCP>8080", "DeleteIP 1::1 ClusterIP",
+				"DeleteIP 1::1 ClusterIP",
 			},
 		},
 		{
@@ -254,6 +255,28 @@ func (b *book) DeleteIPPort(_ *localv1.Service, ip string, kind IPKind, p *local
 	require.Contains(b.t, b.ips, fmt.Sprint(kind, ip))
 	require.Equal(b.t, b.ipPorts[fmt.Sprint(kind, ip, p.Port)], p.TargetPort)
 	delete(b.ipPorts, fmt.Sprint(kind, ip, p.Port))
+}
+
+// forgetful is a listener such as the retired project's example of a proxy: it keeps one thing for each port of a
+// service, whatever the address.
+type forgetful map[string]string
+
+func (f forgetful) AddIPPort(_ *localv1.Service, ip string, _ IPKind, p *localv1.PortMapping) {
+	f[fmt.Sprint(p.Port)] = ip
+}
+
+func (f forgetful) DeleteIPPort(_ *localv1.Service, _ string, _ IPKind, p *localv1.PortMapping) {
+	delete(f, fmt.Sprint(p.Port))
+}
+
+func TestPortsGoBeforeOthersCome(t *testing.T) {
+	f := forgetful{}
+	l := &ServicesListener{IPPortsListener: f}
+	for _, ip := range []string{"10.0.0.1", "10.0.0.2", "10.0.0.1"} {
+		svc := &localv1.Service{Namespace: "ns", Name: "a", IPs: &localv1.ServiceIPs{ClusterIPs: localv1.NewIPSet(ip)}, Ports: []*localv1.PortMapping{tcp(80, 8080)}}
+		l.SetService(svc)
+		require.Equal(t, forgetful{"80": ip}, f)
+	}
 }
 
 func TestNobodyListens(t *testing.T) {
