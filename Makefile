@@ -44,7 +44,7 @@ demo: build ## See it work: private network namespaces, real packets, under a mi
 ##@ Check
 
 .PHONY: test
-test: test-unit test-e2e ## Run every test: unit and golden (race detector), kernel, end-to-end on a real API server
+test: kubernetes test-unit test-e2e ## Run every test: unit and golden (race detector), kernel, end-to-end on a real API server
 
 # -parallel: the end-to-end tests mostly wait.
 # -count=1: the go command cannot see the scripts, programs and kernel that these tests run, so it must not reuse a result.
