@@ -86,9 +86,9 @@ func (b *bench) clientRun(ctx context.Context, kind string, services int) (each 
 		return 0, err
 	}
 	first := cpu(backend.pid())
-	wait, count := backend.more, b.changes
-	if kind == "kpng-json" { // what it writes at a change takes a while
-		wait, count = backend.settled, min(count, 10)
+	wait, count := backend.more, 5*b.changes // so many that a garbage collection does not decide
+	if kind == "kpng-json" {                 // what it writes at a change takes a while
+		wait, count = backend.settled, min(b.changes, 10)
 	}
 	for n := range count {
 		state, _ := w.toggle(n*37%services, n)
