@@ -101,11 +101,8 @@ func TestProbeFailures(t *testing.T) {
 	t.Parallel()
 	c := ForTest(t).Cluster()
 	pod, mute := c.Nodes[0].Pods[0], c.Nodes[1].Pods[0]
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-
 	for _, network := range []string{"tcp", "udp"} {
-		_, err := pod.Probe(ctx, Probe{Network: network, To: netip.AddrPortFrom(mute.Addr(false), 6000)})
+		_, err := pod.Probe(t.Context(), Probe{Network: network, To: netip.AddrPortFrom(mute.Addr(false), 6000)})
 		require.ErrorIs(t, err, syscall.ECONNREFUSED, network)
 		require.NotErrorIs(t, err, ErrNoAnswer)
 	}
@@ -116,6 +113,8 @@ func TestProbeFailures(t *testing.T) {
 	pc, err := mute.ListenPacket("udp", netip.AddrPortFrom(mute.Addr(true), 6000).String())
 	require.NoError(t, err)
 	defer pc.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
 	for _, network := range []string{"tcp", "udp", "icmp"} {
 		_, err := pod.Probe(ctx, Probe{Network: network, To: netip.AddrPortFrom(mute.Addr(true), 6000)})
 		require.ErrorIs(t, err, ErrNoAnswer, network)
