@@ -24,6 +24,7 @@ type Endpoint struct {
 	podName string
 	hints   *hints // nil when there are none
 	conditions
+	ipv6 bool
 }
 
 // conditions of an endpoint, as in discovery.k8s.io/v1 EndpointConditions.
@@ -42,6 +43,10 @@ func (e *Endpoint) Key() string { return e.key }
 
 // Wire is the marshalled localv1.Endpoint without Local and Scopes. Bytes of these two fields may be appended to it.
 func (e *Endpoint) Wire() string { return e.wire }
+
+// IPv6 says that the endpoint is one of IPv6. One with addresses of both families, which no EndpointSlice has, is one
+// of IPv4.
+func (e *Endpoint) IPv6() bool { return e.ipv6 }
 
 // Source is the name of the EndpointSlice.
 func (e *Endpoint) Source() string { return e.source }

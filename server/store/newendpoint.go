@@ -57,6 +57,7 @@ func (e *endpointEncoder) encode(info *globalv1.EndpointInfo, old []*Endpoint) *
 		podName:    info.GetPodName(),
 		conditions: conditionsOf(info),
 		hints:      hintsOf(info),
+		ipv6:       len(ep.GetIPs().GetV4()) == 0,
 	}
 }
 

@@ -50,12 +50,22 @@ func At(snapshot *store.Snapshot, name string) Node {
 // policy Local may use the ready ones on the node, whatever is hinted. Each of the two that has no ready endpoint
 // uses those that still serve while they terminate (KEP-1669). Internal and external traffic each have a policy
 // of their own (KEP-2086). A service that publishes not-ready addresses has only ready endpoints.
+//
+// Each IP family is looked at by itself, as kube-proxy does: what is left, and what is hinted, of one says nothing
+// about the other.
 func Endpoints(buf []Endpoint, svc *store.Service, node Node) []Endpoint {
 	if !svc.Exists() {
 		return buf
 	}
-	rules := rulesFor(svc, node)
+	var ipv4, ipv6 rules
 	for _, ep := range svc.Endpoints() {
+		rules := &ipv4
+		if ep.IPv6() {
+			rules = &ipv6
+		}
+		if rules.svc == nil { // the first of its family
+			*rules = rulesFor(svc, node, ep.IPv6())
+		}
 		if scope := rules.scope(ep); scope != 0 {
 			if rules.local(ep) {
 				scope |= Local
@@ -66,10 +76,11 @@ func Endpoints(buf []Endpoint, svc *store.Service, node Node) []Endpoint {
 	return buf
 }
 
-// rules decide about the endpoints of one service, seen from one node.
+// rules decide about the endpoints of one service and one IP family, seen from one node.
 type rules struct {
 	svc  *store.Service
 	node Node
+	ipv6 bool
 	hint hint
 
 	// What is left to use, for each policy: ready endpoints, else terminating ones. The second is not looked for
@@ -77,8 +88,8 @@ type rules struct {
 	clusterReady, localReady bool
 }
 
-func rulesFor(svc *store.Service, node Node) *rules {
-	r := &rules{svc: svc, node: node}
+func rulesFor(svc *store.Service, node Node, ipv6 bool) rules {
+	r := rules{svc: svc, node: node, ipv6: ipv6}
 	localMatters := svc.InternalTrafficToLocal() || svc.ExternalTrafficToLocal()
 	for _, ep := range svc.Endpoints() {
 		if r.ready(ep) {
@@ -108,7 +119,10 @@ func (r *rules) scope(ep *store.Endpoint) (scope Scope) {
 	return scope
 }
 
-func (r *rules) ready(ep *store.Endpoint) bool { return ep.Ready() || r.svc.PublishNotReady() }
+// ready: and of the family.
+func (r *rules) ready(ep *store.Endpoint) bool {
+	return ep.IPv6() == r.ipv6 && (ep.Ready() || r.svc.PublishNotReady())
+}
 
 func (r *rules) local(ep *store.Endpoint) bool { return ep.Node() == r.node.Name && r.node.Name != "" }
 

@@ -22,6 +22,7 @@ import (
 //	CONDITION  ready, notready, terminating (serves while it terminates), dying (terminates, does not serve)
 //	HINT       zone=Z (hints.forZones), node=N (hints.forNodes); may be repeated
 //
+// (an endpoint whose name ends in 6 has an IPv6 address, the others have IPv4 ones)
 // and what the node sees as "NAME:SCOPES", with the letters l(ocal), i(nternal), e(xternal).
 //
 // All is seen from node n1 in zone z1, unless the case says otherwise. Sources of the rules:
@@ -72,6 +73,18 @@ var table = []struct {
 		service:   publishNotReady,
 		endpoints: []string{"a@n1 notready", "b@n2 ready", "c@n2 dying"},
 		want:      "a:lie b:ie c:ie",
+	},
+
+	{
+		name:      "each IP family by itself: terminating endpoints where no ready one is left",
+		endpoints: []string{"a@n1 ready", "b@n2 terminating", "c6@n1 terminating", "d6@n2 terminating"},
+		want:      "a:lie c6:lie d6:ie",
+	},
+	{
+		name:      "each IP family by itself, local ones too",
+		service:   bothLocal,
+		endpoints: []string{"a@n1 terminating", "b@n2 ready", "c6@n1 ready", "d6@n1 terminating"},
+		want:      "a:lie c6:lie",
 	},
 
 	// internalTrafficPolicy and externalTrafficPolicy.
@@ -213,6 +226,16 @@ var table = []struct {
 		endpoints: []string{"a@n1 ready node=n2", "b@n2 ready node=n1"},
 		want:      "a:li b:e",
 	},
+	{
+		name:      "hints of each IP family by themselves: one without a hint in the other",
+		endpoints: []string{"a@n1 ready zone=z1", "b@n2 ready zone=z2", "c6@n1 ready", "d6@n2 ready zone=z2"},
+		want:      "a:lie c6:lie d6:ie",
+	},
+	{
+		name:      "hints of each IP family by themselves: zones and nodes",
+		endpoints: []string{"a@n1 ready zone=z1 node=n1", "b@n2 ready zone=z1 node=n2", "c6@n1 ready zone=z1", "d6@n2 ready zone=z1"},
+		want:      "a:lie c6:lie d6:ie",
+	},
 }
 
 func publishNotReady(i *globalv1.ServiceInfo) { i.PublishNotReadyAddresses = true }
@@ -253,7 +276,7 @@ func parse(i int, text string) *globalv1.EndpointInfo {
 	fields := strings.Fields(text)
 	name, node, _ := strings.Cut(fields[0], "@")
 	info := &globalv1.EndpointInfo{
-		Endpoint: &localv1.Endpoint{Hostname: name, IPs: localv1.NewIPSet(fmt.Sprintf("10.0.0.%d", i))},
+		Endpoint: &localv1.Endpoint{Hostname: name, IPs: localv1.NewIPSet(address(name, i))},
 		Topology: &globalv1.TopologyInfo{Node: node},
 		Conditions: map[string]*globalv1.EndpointConditions{
 			"ready":       {Ready: true, Serving: true},
@@ -274,6 +297,14 @@ func parse(i int, text string) *globalv1.EndpointInfo {
 		}
 	}
 	return info
+}
+
+// address: those of IPv6 come after those of IPv4, as the names are to.
+func address(name string, i int) string {
+	if strings.HasSuffix(name, "6") {
+		return fmt.Sprintf("fd00::%d", i)
+	}
+	return fmt.Sprintf("10.0.0.%d", i)
 }
 
 // describe decodes what a node would be sent.
