@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"sigs.k8s.io/kpng/client"
@@ -144,6 +145,7 @@ func (b *backend) Write(p []byte) (int, error) {
 func startBackend(path string, args ...string) (*backend, error) {
 	b := &backend{Cmd: exec.Command(path, args...)}
 	b.Stdout, b.Stderr = b, os.Stderr
+	b.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // it must not outlive a bench that is killed
 	return b, b.Start()
 }
 
