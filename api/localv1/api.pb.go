@@ -518,24 +518,25 @@ func (x *Value) GetBytes() []byte {
 	return nil
 }
 
-// Service is a Kubernetes Service without what a proxy has no use for.
+// Service is a Kubernetes Service without what a proxy has no use for. Fields are declared in the order in which the
+// retired project printed them as JSON.
 type Service struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Namespace string                 `protobuf:"bytes,1,opt,name=Namespace,proto3" json:"Namespace,omitempty"`
 	Name      string                 `protobuf:"bytes,2,opt,name=Name,proto3" json:"Name,omitempty"`
 	// Type is spec.type.
-	Type string      `protobuf:"bytes,3,opt,name=Type,proto3" json:"Type,omitempty"`
-	IPs  *ServiceIPs `protobuf:"bytes,4,opt,name=IPs,proto3" json:"IPs,omitempty"`
+	Type string `protobuf:"bytes,3,opt,name=Type,proto3" json:"Type,omitempty"`
+	// Labels and Annotations are those that the server was told to carry.
+	Labels      map[string]string `protobuf:"bytes,8,rep,name=Labels,proto3" json:"Labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Annotations map[string]string `protobuf:"bytes,9,rep,name=Annotations,proto3" json:"Annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	IPs         *ServiceIPs       `protobuf:"bytes,4,opt,name=IPs,proto3" json:"IPs,omitempty"`
+	// IPFilters carry loadBalancerSourceRanges, one filter for each address family.
+	IPFilters []*IPFilter `protobuf:"bytes,10,rep,name=IPFilters,proto3" json:"IPFilters,omitempty"`
 	// MapIP says that all traffic to the service's addresses is meant, not only that to its ports.
 	MapIP bool           `protobuf:"varint,5,opt,name=MapIP,proto3" json:"MapIP,omitempty"`
 	Ports []*PortMapping `protobuf:"bytes,6,rep,name=Ports,proto3" json:"Ports,omitempty"`
 	// ExternalTrafficToLocal is externalTrafficPolicy: Local.
 	ExternalTrafficToLocal bool `protobuf:"varint,7,opt,name=ExternalTrafficToLocal,proto3" json:"ExternalTrafficToLocal,omitempty"`
-	// Labels and Annotations are those that the server was told to carry.
-	Labels      map[string]string `protobuf:"bytes,8,rep,name=Labels,proto3" json:"Labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Annotations map[string]string `protobuf:"bytes,9,rep,name=Annotations,proto3" json:"Annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// IPFilters carry loadBalancerSourceRanges, one filter for each address family.
-	IPFilters []*IPFilter `protobuf:"bytes,10,rep,name=IPFilters,proto3" json:"IPFilters,omitempty"`
 	// Types that are valid to be assigned to SessionAffinity:
 	//
 	//	*Service_ClientIP
@@ -599,9 +600,30 @@ func (x *Service) GetType() string {
 	return ""
 }
 
+func (x *Service) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *Service) GetAnnotations() map[string]string {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
+}
+
 func (x *Service) GetIPs() *ServiceIPs {
 	if x != nil {
 		return x.IPs
+	}
+	return nil
+}
+
+func (x *Service) GetIPFilters() []*IPFilter {
+	if x != nil {
+		return x.IPFilters
 	}
 	return nil
 }
@@ -625,27 +647,6 @@ func (x *Service) GetExternalTrafficToLocal() bool {
 		return x.ExternalTrafficToLocal
 	}
 	return false
-}
-
-func (x *Service) GetLabels() map[string]string {
-	if x != nil {
-		return x.Labels
-	}
-	return nil
-}
-
-func (x *Service) GetAnnotations() map[string]string {
-	if x != nil {
-		return x.Annotations
-	}
-	return nil
-}
-
-func (x *Service) GetIPFilters() []*IPFilter {
-	if x != nil {
-		return x.IPFilters
-	}
-	return nil
 }
 
 func (x *Service) GetSessionAffinity() isService_SessionAffinity {
@@ -746,9 +747,9 @@ type ServiceIPs struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	ClusterIPs  *IPSet                 `protobuf:"bytes,1,opt,name=ClusterIPs,proto3" json:"ClusterIPs,omitempty"`
 	ExternalIPs *IPSet                 `protobuf:"bytes,2,opt,name=ExternalIPs,proto3" json:"ExternalIPs,omitempty"`
-	Headless    bool                   `protobuf:"varint,3,opt,name=Headless,proto3" json:"Headless,omitempty"`
 	// LoadBalancerIPs are the ingress addresses whose ipMode is VIP (KEP-1860).
 	LoadBalancerIPs *IPSet `protobuf:"bytes,4,opt,name=LoadBalancerIPs,proto3" json:"LoadBalancerIPs,omitempty"`
+	Headless        bool   `protobuf:"varint,3,opt,name=Headless,proto3" json:"Headless,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -797,18 +798,18 @@ func (x *ServiceIPs) GetExternalIPs() *IPSet {
 	return nil
 }
 
-func (x *ServiceIPs) GetHeadless() bool {
-	if x != nil {
-		return x.Headless
-	}
-	return false
-}
-
 func (x *ServiceIPs) GetLoadBalancerIPs() *IPSet {
 	if x != nil {
 		return x.LoadBalancerIPs
 	}
 	return nil
+}
+
+func (x *ServiceIPs) GetHeadless() bool {
+	if x != nil {
+		return x.Headless
+	}
+	return false
 }
 
 // Endpoint is one endpoint of an EndpointSlice, as one node sees it.
@@ -1209,15 +1210,15 @@ const file_api_localv1_api_proto_rawDesc = "" +
 	"\aService\x12\x1c\n" +
 	"\tNamespace\x18\x01 \x01(\tR\tNamespace\x12\x12\n" +
 	"\x04Name\x18\x02 \x01(\tR\x04Name\x12\x12\n" +
-	"\x04Type\x18\x03 \x01(\tR\x04Type\x12%\n" +
-	"\x03IPs\x18\x04 \x01(\v2\x13.localv1.ServiceIPsR\x03IPs\x12\x14\n" +
+	"\x04Type\x18\x03 \x01(\tR\x04Type\x124\n" +
+	"\x06Labels\x18\b \x03(\v2\x1c.localv1.Service.LabelsEntryR\x06Labels\x12C\n" +
+	"\vAnnotations\x18\t \x03(\v2!.localv1.Service.AnnotationsEntryR\vAnnotations\x12%\n" +
+	"\x03IPs\x18\x04 \x01(\v2\x13.localv1.ServiceIPsR\x03IPs\x12/\n" +
+	"\tIPFilters\x18\n" +
+	" \x03(\v2\x11.localv1.IPFilterR\tIPFilters\x12\x14\n" +
 	"\x05MapIP\x18\x05 \x01(\bR\x05MapIP\x12*\n" +
 	"\x05Ports\x18\x06 \x03(\v2\x14.localv1.PortMappingR\x05Ports\x126\n" +
-	"\x16ExternalTrafficToLocal\x18\a \x01(\bR\x16ExternalTrafficToLocal\x124\n" +
-	"\x06Labels\x18\b \x03(\v2\x1c.localv1.Service.LabelsEntryR\x06Labels\x12C\n" +
-	"\vAnnotations\x18\t \x03(\v2!.localv1.Service.AnnotationsEntryR\vAnnotations\x12/\n" +
-	"\tIPFilters\x18\n" +
-	" \x03(\v2\x11.localv1.IPFilterR\tIPFilters\x127\n" +
+	"\x16ExternalTrafficToLocal\x18\a \x01(\bR\x16ExternalTrafficToLocal\x127\n" +
 	"\bClientIP\x18\v \x01(\v2\x19.localv1.ClientIPAffinityH\x00R\bClientIP\x126\n" +
 	"\x16InternalTrafficToLocal\x18\f \x01(\bR\x16InternalTrafficToLocal\x120\n" +
 	"\x13HealthCheckNodePort\x18\r \x01(\x05R\x13HealthCheckNodePort\x1a9\n" +
@@ -1236,9 +1237,9 @@ const file_api_localv1_api_proto_rawDesc = "" +
 	"\n" +
 	"ClusterIPs\x18\x01 \x01(\v2\x0e.localv1.IPSetR\n" +
 	"ClusterIPs\x120\n" +
-	"\vExternalIPs\x18\x02 \x01(\v2\x0e.localv1.IPSetR\vExternalIPs\x12\x1a\n" +
-	"\bHeadless\x18\x03 \x01(\bR\bHeadless\x128\n" +
-	"\x0fLoadBalancerIPs\x18\x04 \x01(\v2\x0e.localv1.IPSetR\x0fLoadBalancerIPs\"\xc8\x01\n" +
+	"\vExternalIPs\x18\x02 \x01(\v2\x0e.localv1.IPSetR\vExternalIPs\x128\n" +
+	"\x0fLoadBalancerIPs\x18\x04 \x01(\v2\x0e.localv1.IPSetR\x0fLoadBalancerIPs\x12\x1a\n" +
+	"\bHeadless\x18\x03 \x01(\bR\bHeadless\"\xc8\x01\n" +
 	"\bEndpoint\x12\x1a\n" +
 	"\bHostname\x18\x01 \x01(\tR\bHostname\x12 \n" +
 	"\x03IPs\x18\x02 \x01(\v2\x0e.localv1.IPSetR\x03IPs\x12\x14\n" +
@@ -1326,11 +1327,11 @@ var file_api_localv1_api_proto_depIdxs = []int32{
 	3,  // 5: localv1.OpBatch.Ops:type_name -> localv1.OpItem
 	0,  // 6: localv1.Ref.Set:type_name -> localv1.Set
 	6,  // 7: localv1.Value.Ref:type_name -> localv1.Ref
-	10, // 8: localv1.Service.IPs:type_name -> localv1.ServiceIPs
-	15, // 9: localv1.Service.Ports:type_name -> localv1.PortMapping
-	17, // 10: localv1.Service.Labels:type_name -> localv1.Service.LabelsEntry
-	18, // 11: localv1.Service.Annotations:type_name -> localv1.Service.AnnotationsEntry
-	9,  // 12: localv1.Service.IPFilters:type_name -> localv1.IPFilter
+	17, // 8: localv1.Service.Labels:type_name -> localv1.Service.LabelsEntry
+	18, // 9: localv1.Service.Annotations:type_name -> localv1.Service.AnnotationsEntry
+	10, // 10: localv1.Service.IPs:type_name -> localv1.ServiceIPs
+	9,  // 11: localv1.Service.IPFilters:type_name -> localv1.IPFilter
+	15, // 12: localv1.Service.Ports:type_name -> localv1.PortMapping
 	16, // 13: localv1.Service.ClientIP:type_name -> localv1.ClientIPAffinity
 	13, // 14: localv1.IPFilter.TargetIPs:type_name -> localv1.IPSet
 	13, // 15: localv1.ServiceIPs.ClusterIPs:type_name -> localv1.IPSet
