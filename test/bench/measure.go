@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -34,13 +35,9 @@ func (b *bench) measure(ctx context.Context, f *fleet, servers ...*kpng) (fig fi
 	}
 	fig.watchers = len(f.watchers)
 	profiled := b.profile(ctx, servers[0], fmt.Sprintf("%d-of-%d-sync", fig.watchers, len(servers)), 2*time.Second)
-	before, start := cpuOf(pids), time.Now()
-	synced := f.aim(f.world.expected())
-	f.start(ctx)
-	if err := f.wait(ctx, synced, limit); err != nil {
+	if fig.syncWall, fig.syncCPU, err = firstSync(ctx, f, pids); err != nil {
 		return fig, err
 	}
-	fig.syncWall, fig.syncCPU = synced.at.Sub(start), cpuOf(pids)-before
 	profiled()
 	profiled = b.profile(ctx, servers[0], fmt.Sprintf("%d-of-%d-changes", fig.watchers, len(servers)), time.Duration(b.changes)*10*time.Millisecond)
 	if err := b.measureChanges(ctx, f, &fig, pids); err != nil {
@@ -53,6 +50,32 @@ func (b *bench) measure(ctx context.Context, f *fleet, servers ...*kpng) (fig fi
 		fig.peak += peak
 	}
 	return fig, nil
+}
+
+// firstSync starts a fleet and waits until all hold the state.
+func firstSync(ctx context.Context, f *fleet, pids []int) (wall, used time.Duration, err error) {
+	before, start := cpuOf(pids), time.Now()
+	synced := f.aim(f.world.expected())
+	f.start(ctx)
+	if err := f.wait(ctx, synced, limit); err != nil {
+		return 0, 0, err
+	}
+	return synced.at.Sub(start), cpuOf(pids) - before, nil
+}
+
+// rehearse lets fleets come and go, and returns the medians of their first syncs: a single one of few watchers is over
+// so soon that anything else on the machine decides how long it takes.
+func rehearse(ctx context.Context, times int, newFleet func() *fleet, pid int) (wall, used time.Duration, err error) {
+	var walls, useds []time.Duration
+	for range times {
+		f := newFleet()
+		wall, used, err := firstSync(ctx, f, []int{pid})
+		if err := errors.Join(err, f.stop()); err != nil {
+			return 0, 0, err
+		}
+		walls, useds = append(walls, wall), append(useds, used)
+	}
+	return percentile(walls, 50), percentile(useds, 50), nil
 }
 
 func (b *bench) measureChanges(ctx context.Context, f *fleet, fig *figures, pids []int) error {

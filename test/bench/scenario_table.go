@@ -47,6 +47,9 @@ func (b *bench) table(ctx context.Context) error {
 	return nil
 }
 
+// rehearsals is how many first syncs of few watchers are made.
+const rehearsals = 5
+
 // direct measures one kpng with n watchers.
 func (b *bench) direct(ctx context.Context, n int) (figures, error) {
 	k, err := b.startKpng(ctx, fmt.Sprintf("table-%d", n), b.fromKube()...)
@@ -54,11 +57,25 @@ func (b *bench) direct(ctx context.Context, n int) (figures, error) {
 		return figures{}, err
 	}
 	defer k.Stop(limit)
-	f := newFleet(b.world, k.socket)
-	f.add(n, habit{})
+	fleetOf := func() *fleet {
+		f := newFleet(b.world, k.socket)
+		f.add(n, habit{})
+		return f
+	}
+	few := n <= 10
+	var wall, used time.Duration
+	if few {
+		if wall, used, err = rehearse(ctx, rehearsals, fleetOf, k.Pid()); err != nil {
+			return figures{}, err
+		}
+	}
+	f := fleetOf()
 	fig, err := b.measure(ctx, f, k)
 	if err != nil {
 		return fig, fmt.Errorf("%w\n%s", err, k.Stderr.String())
+	}
+	if few {
+		fig.syncWall, fig.syncCPU = wall, used
 	}
 	return fig, f.stop()
 }
