@@ -75,8 +75,9 @@ fmt: $(TOOLS)/golangci-lint ## Format the Go files
 	golangci-lint fmt ./...
 
 .PHONY: bench
-bench: ## Run the benchmarks of the packages
-	go test -run='^$$' -bench=. -benchmem $$(go list ./... | grep -v '/test/e2e$$')
+bench: build kubernetes ## Run the benchmarks: of the packages, then of the real binaries on a real API server (docs/performance.md)
+	go test -run='^$$' -bench=. -benchmem $$(go list ./... | grep -v -e '/test/e2e$$' -e '/test/bench$$')
+	go run ./test/bench
 
 ##@ Make
 
