@@ -66,8 +66,7 @@ func (o *Options) Start(ctx context.Context, ready func() error, metrics ...prom
 		return err
 	}
 	if o.LogFormat == "json" {
-		// klog decides by -v what is logged, so the handler must let everything through.
-		klog.SetSlogLogger(slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.Level(-100)})))
+		klog.SetSlogLogger(jsonLogger())
 	}
 	if o.MetricsListen == "" {
 		return nil
@@ -82,6 +81,11 @@ func (o *Options) Start(ctx context.Context, ready func() error, metrics ...prom
 		}, func() float64 { return 1 }))
 	registry.MustRegister(metrics...)
 	return serveHTTP(ctx, o.MetricsListen, handler(registry, ready, o.Pprof))
+}
+
+// jsonLogger is what --log-format=json logs with. klog decides by -v what is logged, so it lets everything through.
+func jsonLogger() *slog.Logger {
+	return slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.Level(-100)}))
 }
 
 func handler(registry *prometheus.Registry, ready func() error, profile bool) http.Handler {

@@ -46,9 +46,18 @@ func run(root *cobra.Command) int {
 		return 0
 	}
 	if !errors.Is(err, ErrReported) {
-		fmt.Fprintf(os.Stderr, "%s: %s\n", cmd.CommandPath(), oneLine(err))
+		report(cmd, err)
 	}
 	return 1
+}
+
+// report says on one line of standard error what ended a command; with --log-format=json, in JSON as every other line.
+func report(cmd *cobra.Command, err error) {
+	if format := cmd.Flag("log-format"); format != nil && format.Value.String() == "json" {
+		jsonLogger().Error("Failed", "command", cmd.CommandPath(), "err", oneLine(err))
+		return
+	}
+	fmt.Fprintf(os.Stderr, "%s: %s\n", cmd.CommandPath(), oneLine(err))
 }
 
 // oneLine keeps an error on one line, also when it joins several.

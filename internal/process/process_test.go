@@ -3,7 +3,9 @@
 package process
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -35,6 +37,7 @@ func TestMain(m *testing.M) {
 			<-cmd.Context().Done()
 			return nil
 		}})
+	new(Options).BindFlags(root.PersistentFlags())
 	Execute(root)
 }
 
@@ -62,6 +65,25 @@ func TestErrorsAreOneLine(t *testing.T) {
 			require.Equal(t, tt.want, stderr.String())
 			require.Empty(t, stdout.String())
 		})
+	}
+}
+
+// Who reads the log as JSON reads the last line so too.
+func TestErrorsAreJSONWhenTheLogIs(t *testing.T) {
+	for args, want := range map[string][2]string{
+		"fail --log-format=json":            {"prog fail", "--a: bad; --b: bad"},
+		"fail --log-format=json --nonsense": {"prog fail", "unknown flag: --nonsense"},
+		"--log-format=json":                 {"prog", "a subcommand is missing: completion, fail, version, wait (see --help)"},
+	} {
+		cmd := program(t, strings.Fields(args)...)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		var exit *exec.ExitError
+		require.ErrorAs(t, cmd.Run(), &exit)
+		var line struct{ Level, Msg, Command, Err string }
+		require.NoError(t, json.Unmarshal(stderr.Bytes(), &line), "%s: one object and nothing else: %s", args, &stderr)
+		require.Equal(t, "ERROR", line.Level)
+		require.Equal(t, want, [2]string{line.Command, line.Err})
 	}
 }
 
