@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -30,16 +31,14 @@ func toLocalCommand(p *pipeline) *cobra.Command {
 		Example: `  kpng kube --service-proxy-name=sip to-local to-json`,
 	}
 	for _, use := range backendcmd.Registered() {
-		var once bool
-		cmd.AddCommand(backendCommand(use,
-			func(flags *pflag.FlagSet) {
-				flags.BoolVar(&once, "once", false, "end after the first whole state")
-			},
+		var first once
+		cmd.AddCommand(backendCommand("kpng kube to-local", use,
+			func(flags *pflag.FlagSet) { first.bindFlags(flags, "end after the first whole state") },
 			func(ctx context.Context, backend backendcmd.Cmd) error {
-				to := func(ctx context.Context, st *store.Store) error {
-					err := serve.InProcess(ctx, st, backend.Sink(), once)
+				to := first.then(func(ctx context.Context, st *store.Store) error {
+					err := serve.InProcess(ctx, st, backend.Sink(), first.set)
 					return finish(ctx, backend, err)
-				}
+				})
 				return p.run(ctx, store.New(), to, backendPart{backend})
 			}))
 	}
@@ -55,7 +54,7 @@ func localCommand(options *process.Options) *cobra.Command {
 	}
 	for _, use := range backendcmd.Registered() {
 		runner := &client.Runner{}
-		cmd.AddCommand(backendCommand(use,
+		cmd.AddCommand(backendCommand("kpng local", use,
 			func(flags *pflag.FlagSet) { runner.BindFlags(flags) },
 			func(ctx context.Context, backend backendcmd.Cmd) error {
 				if err := start(ctx, options, backendPart{backend}, runnerPart{runner}); err != nil {
@@ -67,15 +66,17 @@ func localCommand(options *process.Options) *cobra.Command {
 	return cmd
 }
 
-// backendCommand is the command of a backend; bind adds the flags of what feeds it, run runs it.
-func backendCommand(use backendcmd.UseCmd, bind func(*pflag.FlagSet), run func(context.Context, backendcmd.Cmd) error) *cobra.Command {
+// backendCommand is the command of a backend after the words of before; bind adds the flags of what feeds it, run runs
+// it.
+func backendCommand(before string, use backendcmd.UseCmd, bind func(*pflag.FlagSet), run func(context.Context, backendcmd.Cmd) error) *cobra.Command {
 	backend := use.New()
 	cmd := &cobra.Command{
 		Use:   use.Use,
 		Short: fmt.Sprintf("Run the backend %s", use.Use),
 	}
 	if described, ok := backend.(interface{ Describe(cmd *cobra.Command) }); ok {
-		described.Describe(cmd)
+		described.Describe(cmd) // which knows the command's name alone
+		cmd.Example = strings.ReplaceAll(cmd.Example, "  "+cmd.Name(), "  "+before+" "+cmd.Name())
 	}
 	backend.BindFlags(cmd.Flags())
 	bind(cmd.Flags())

@@ -20,8 +20,9 @@ type pipeline struct {
 	open    func() (source, error)
 }
 
-// sink is what is done with a store until ctx ends; when it returns, the process ends.
-type sink func(ctx context.Context, st *store.Store) error
+// sink is what is done with a store until ctx ends; when it returns, the process ends. ready is the source's: it tells
+// why the store may not be whole.
+type sink func(ctx context.Context, st *store.Store, ready func() error) error
 
 // part is what else has metrics, and perhaps a say in whether the process is ready.
 type part interface {
@@ -60,7 +61,7 @@ func (p *pipeline) run(ctx context.Context, st *store.Store, to sink, parts ...p
 	group.Go(func() error { return from.Run(ctx, st) })
 	group.Go(func() error {
 		defer done()
-		return to(ctx, st)
+		return to(ctx, st, from.Ready)
 	})
 	return group.Wait()
 }

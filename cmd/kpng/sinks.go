@@ -37,7 +37,7 @@ that only clients with a certificate of yours can connect.`,
 		if err != nil {
 			return err
 		}
-		to := func(ctx context.Context, _ *store.Store) error { return server.Run(ctx) }
+		to := func(ctx context.Context, _ *store.Store, _ func() error) error { return server.Run(ctx) }
 		return p.run(cmd.Context(), st, to, server)
 	}
 	return cmd
@@ -45,7 +45,7 @@ that only clients with a certificate of yours can connect.`,
 
 func toFileCommand(p *pipeline) *cobra.Command {
 	var output string
-	var once bool
+	var first once
 	cmd := &cobra.Command{
 		Use:   "to-file",
 		Short: "Write the state to a YAML file at every change",
@@ -55,14 +55,14 @@ func toFileCommand(p *pipeline) *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "the file to write")
-	cmd.Flags().BoolVar(&once, "once", false, "end after the first whole state is written")
+	first.bindFlags(cmd.Flags(), "end after the first whole state is written")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if output == "" {
 			return errors.New("--output: the name of a file is missing")
 		}
-		return p.run(cmd.Context(), store.New(), func(ctx context.Context, st *store.Store) error {
-			return dump.Follow(ctx, st, output, once)
-		})
+		return p.run(cmd.Context(), store.New(), first.then(func(ctx context.Context, st *store.Store) error {
+			return dump.Follow(ctx, st, output, first.set)
+		}))
 	}
 	return cmd
 }
