@@ -83,9 +83,14 @@ func (o *Options) Start(ctx context.Context, ready func() error, metrics ...prom
 	return serveHTTP(ctx, o.MetricsListen, handler(registry, ready, o.Pprof))
 }
 
-// jsonLogger is what --log-format=json logs with. klog decides by -v what is logged, so it lets everything through.
+// jsonLogger is what --log-format=json logs with. klog decides by -v itself which of its messages are logged and hands
+// them on as plain ones, but the loggers that libraries take from it (client-go does) ask the handler.
 func jsonLogger() *slog.Logger {
-	return slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.Level(-100)}))
+	verbosity := 0
+	for verbosity < 100 && klog.V(klog.Level(verbosity+1)).Enabled() {
+		verbosity++
+	}
+	return slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.Level(-verbosity)}))
 }
 
 func handler(registry *prometheus.Registry, ready func() error, profile bool) http.Handler {

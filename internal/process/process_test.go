@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
+	"k8s.io/klog/v2"
 )
 
 // TestMain lets the tests run a small program made with Execute: this test binary itself.
@@ -27,7 +28,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("KPNG_TEST_PROGRAM") == "" {
 		os.Exit(m.Run())
 	}
-	root := &cobra.Command{Use: "prog"}
+	root, options := &cobra.Command{Use: "prog"}, &Options{}
 	root.AddCommand(
 		&cobra.Command{Use: "fail", RunE: func(*cobra.Command, []string) error {
 			return errors.Join(errors.New("--a: bad"), errors.New("--b: bad"))
@@ -36,8 +37,17 @@ func TestMain(m *testing.M) {
 			_, _ = os.Stdout.WriteString("waiting\n")
 			<-cmd.Context().Done()
 			return nil
+		}},
+		&cobra.Command{Use: "log", RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := options.Start(cmd.Context(), nil); err != nil {
+				return err
+			}
+			klog.InfoS("always")
+			klog.V(2).InfoS("two")
+			klog.FromContext(cmd.Context()).V(5).Info("five, by a library")
+			return nil
 		}})
-	new(Options).BindFlags(root.PersistentFlags())
+	options.BindFlags(root.PersistentFlags())
 	Execute(root)
 }
 
@@ -51,8 +61,8 @@ func program(t *testing.T, args ...string) *exec.Cmd {
 func TestErrorsAreOneLine(t *testing.T) {
 	for _, tt := range []struct{ args, want string }{
 		{"fail", "prog fail: --a: bad; --b: bad\n"},
-		{"", "prog: a subcommand is missing: completion, fail, version, wait (see --help)\n"},
-		{"nonsense", "prog: unknown subcommand \"nonsense\": want completion, fail, version, wait (see --help)\n"},
+		{"", "prog: a subcommand is missing: completion, fail, log, version, wait (see --help)\n"},
+		{"nonsense", "prog: unknown subcommand \"nonsense\": want completion, fail, log, version, wait (see --help)\n"},
 		{"fail --nonsense", "prog fail: unknown flag: --nonsense\n"},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
@@ -73,7 +83,7 @@ func TestErrorsAreJSONWhenTheLogIs(t *testing.T) {
 	for args, want := range map[string][2]string{
 		"fail --log-format=json":            {"prog fail", "--a: bad; --b: bad"},
 		"fail --log-format=json --nonsense": {"prog fail", "unknown flag: --nonsense"},
-		"--log-format=json":                 {"prog", "a subcommand is missing: completion, fail, version, wait (see --help)"},
+		"--log-format=json":                 {"prog", "a subcommand is missing: completion, fail, log, version, wait (see --help)"},
 	} {
 		cmd := program(t, strings.Fields(args)...)
 		var stderr bytes.Buffer
@@ -84,6 +94,27 @@ func TestErrorsAreJSONWhenTheLogIs(t *testing.T) {
 		require.NoError(t, json.Unmarshal(stderr.Bytes(), &line), "%s: one object and nothing else: %s", args, &stderr)
 		require.Equal(t, "ERROR", line.Level)
 		require.Equal(t, want, [2]string{line.Command, line.Err})
+	}
+}
+
+// -v counts in both formats, also for what libraries log.
+func TestVerbosity(t *testing.T) {
+	for args, want := range map[string][]string{
+		"":     {"always"},
+		"-v=2": {"always", "two"},
+		"-v=5": {"always", "two", "five, by a library"},
+	} {
+		for _, format := range []string{"text", "json"} {
+			cmd := program(t, append(strings.Fields(args), "log", "--log-format="+format)...)
+			var stderr bytes.Buffer
+			cmd.Stderr = &stderr
+			require.NoError(t, cmd.Run())
+			lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
+			require.Len(t, lines, len(want), "%s %s: %s", format, args, &stderr)
+			for i, line := range lines {
+				require.Contains(t, line, want[i])
+			}
+		}
 	}
 }
 
