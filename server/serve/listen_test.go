@@ -4,15 +4,8 @@ package serve
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"io/fs"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -23,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"sigs.k8s.io/kpng/internal/localtest"
 	"sigs.k8s.io/kpng/server/store"
 )
 
@@ -107,53 +101,6 @@ func TestRunFailsWhenItCannotListen(t *testing.T) {
 	require.NoFileExists(t, other, "the listener that could be opened is closed again")
 }
 
-// authority signs certificates.
-type authority struct {
-	t    *testing.T
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	pem  []byte
-}
-
-func newAuthority(t *testing.T) *authority {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "test CA"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	require.NoError(t, err)
-	cert, err := x509.ParseCertificate(der)
-	require.NoError(t, err)
-	return &authority{t: t, cert: cert, key: key, pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
-}
-
-// issue returns certificate and key, in PEM.
-func (a *authority) issue(name string) (cert, key []byte) {
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(a.t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, private.Public(), a.key)
-	require.NoError(a.t, err)
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
-	require.NoError(a.t, err)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
-}
-
-func (a *authority) pool() *x509.CertPool {
-	pool := x509.NewCertPool()
-	pool.AddCert(a.cert)
-	return pool
-}
-
 func writeFile(t *testing.T, path string, content []byte) string {
 	t.Helper()
 	require.NoError(t, os.WriteFile(path, content, 0o600))
@@ -161,13 +108,10 @@ func writeFile(t *testing.T, path string, content []byte) string {
 }
 
 func TestMutualTLS(t *testing.T) {
-	ours, theirs := newAuthority(t), newAuthority(t)
+	ours, theirs := localtest.NewCA(t), localtest.NewCA(t)
 	dir := t.TempDir()
-	cert, key := ours.issue("server")
-	files := tlsFiles{
-		key: writeFile(t, filepath.Join(dir, "key"), key), cert: writeFile(t, filepath.Join(dir, "crt"), cert),
-		ca: writeFile(t, filepath.Join(dir, "ca"), ours.pem),
-	}
+	var files tlsFiles
+	files.key, files.cert, files.ca = ours.Write(dir, "server")
 	st := store.New()
 	st.Update(func(tx *store.Tx) { tx.SetSynced() })
 	free, err := net.Listen("tcp", "127.0.0.1:0")
@@ -179,35 +123,31 @@ func TestMutualTLS(t *testing.T) {
 	try := func(config *tls.Config) error {
 		return watchGlobal(t, at, true, grpc.WithTransportCredentials(credentials.NewTLS(config))).next()
 	}
-	with := func(a *authority) []tls.Certificate {
-		cert, key := a.issue("client")
-		pair, err := tls.X509KeyPair(cert, key)
+	with := func(ca *localtest.CA) []tls.Certificate {
+		key, cert, _ := ca.Write(t.TempDir(), "client")
+		pair, err := tls.LoadX509KeyPair(cert, key)
 		require.NoError(t, err)
 		return []tls.Certificate{pair}
 	}
-	require.NoError(t, try(&tls.Config{RootCAs: ours.pool(), Certificates: with(ours)}))
-	require.Error(t, try(&tls.Config{RootCAs: ours.pool()}), "no client certificate")
-	require.Error(t, try(&tls.Config{RootCAs: ours.pool(), Certificates: with(theirs)}), "a certificate of another CA")
-	require.Error(t, try(&tls.Config{RootCAs: theirs.pool(), Certificates: with(ours)}), "the client does not trust the server")
+	require.NoError(t, try(&tls.Config{RootCAs: ours.Pool(), Certificates: with(ours)}))
+	require.Error(t, try(&tls.Config{RootCAs: ours.Pool()}), "no client certificate")
+	require.Error(t, try(&tls.Config{RootCAs: ours.Pool(), Certificates: with(theirs)}), "a certificate of another CA")
+	require.Error(t, try(&tls.Config{RootCAs: theirs.Pool(), Certificates: with(ours)}), "the client does not trust the server")
 	require.Error(t, watchGlobal(t, at, true).next(), "plain text")
 
 	// The files are replaced by those of another authority, at first by garbage.
 	later := time.Now().Add(time.Second)
 	writeFile(t, files.cert, []byte("garbage"))
 	require.NoError(t, os.Chtimes(files.cert, later, later))
-	require.NoError(t, try(&tls.Config{RootCAs: ours.pool(), Certificates: with(ours)}), "the last good files go on being used")
-	cert, key = theirs.issue("server")
-	writeFile(t, files.cert, cert)
-	writeFile(t, files.key, key)
-	writeFile(t, files.ca, theirs.pem)
-	require.NoError(t, try(&tls.Config{RootCAs: theirs.pool(), Certificates: with(theirs)}))
-	require.Error(t, try(&tls.Config{RootCAs: theirs.pool(), Certificates: with(ours)}))
+	require.NoError(t, try(&tls.Config{RootCAs: ours.Pool(), Certificates: with(ours)}), "the last good files go on being used")
+	theirs.Write(dir, "server")
+	require.NoError(t, try(&tls.Config{RootCAs: theirs.Pool(), Certificates: with(theirs)}))
+	require.Error(t, try(&tls.Config{RootCAs: theirs.Pool(), Certificates: with(ours)}))
 }
 
 func TestTLSFilesThatCannotBeUsed(t *testing.T) {
 	dir := t.TempDir()
-	cert, key := newAuthority(t).issue("server")
-	crtFile, keyFile := writeFile(t, filepath.Join(dir, "crt"), cert), writeFile(t, filepath.Join(dir, "key"), key)
+	keyFile, crtFile, _ := localtest.NewCA(t).Write(dir, "server")
 	garbage := writeFile(t, filepath.Join(dir, "garbage"), []byte("garbage"))
 	for name, tt := range map[string]struct {
 		files tlsFiles
