@@ -7,11 +7,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -59,14 +57,11 @@ func (o *Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Start sets logging up and, with --metrics-listen, serves metrics and health until ctx ends. ready tells why the
-// process is not ready, or nil; it is called at each request to /readyz.
+// Start serves metrics and health until ctx ends, with --metrics-listen. ready tells why the process is not ready, or
+// nil; it is called at each request to /readyz. (Logging is set up by Execute, before anything can log.)
 func (o *Options) Start(ctx context.Context, ready func() error, metrics ...prometheus.Collector) error {
 	if err := o.Validate(); err != nil {
 		return err
-	}
-	if o.LogFormat == "json" {
-		klog.SetSlogLogger(jsonLogger())
 	}
 	if o.MetricsListen == "" {
 		return nil
@@ -81,16 +76,6 @@ func (o *Options) Start(ctx context.Context, ready func() error, metrics ...prom
 		}, func() float64 { return 1 }))
 	registry.MustRegister(metrics...)
 	return serveHTTP(ctx, o.MetricsListen, handler(registry, ready, o.Pprof))
-}
-
-// jsonLogger is what --log-format=json logs with. klog decides by -v itself which of its messages are logged and hands
-// them on as plain ones, but the loggers that libraries take from it (client-go does) ask the handler.
-func jsonLogger() *slog.Logger {
-	verbosity := 0
-	for verbosity < 100 && klog.V(klog.Level(verbosity+1)).Enabled() {
-		verbosity++
-	}
-	return slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.Level(-verbosity)}))
 }
 
 func handler(registry *prometheus.Registry, ready func() error, profile bool) http.Handler {

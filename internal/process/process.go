@@ -38,6 +38,7 @@ func run(root *cobra.Command) int {
 	root.SilenceErrors = true
 	root.Version = Version()
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	root.PersistentPreRun = setUpLogging
 	root.AddCommand(versionCommand())
 	refuseUnknownSubcommands(root)
 
@@ -53,7 +54,7 @@ func run(root *cobra.Command) int {
 
 // report says on one line of standard error what ended a command; with --log-format=json, in JSON as every other line.
 func report(cmd *cobra.Command, err error) {
-	if format := cmd.Flag("log-format"); format != nil && format.Value.String() == "json" {
+	if logsJSON(cmd) {
 		jsonLogger().Error("Failed", "command", cmd.CommandPath(), "err", oneLine(err))
 		return
 	}

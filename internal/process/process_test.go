@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("KPNG_TEST_PROGRAM") == "" {
 		os.Exit(m.Run())
 	}
-	root, options := &cobra.Command{Use: "prog"}, &Options{}
+	root := &cobra.Command{Use: "prog"}
 	root.AddCommand(
 		&cobra.Command{Use: "fail", RunE: func(*cobra.Command, []string) error {
 			return errors.Join(errors.New("--a: bad"), errors.New("--b: bad"))
@@ -39,17 +39,19 @@ func TestMain(m *testing.M) {
 			return nil
 		}},
 		&cobra.Command{Use: "log", RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := options.Start(cmd.Context(), nil); err != nil {
-				return err
-			}
-			klog.InfoS("always")
+			klog.InfoS("always", "object", named{"ns", "name"})
 			klog.V(2).InfoS("two")
 			klog.FromContext(cmd.Context()).V(5).Info("five, by a library")
 			return nil
 		}})
-	options.BindFlags(root.PersistentFlags())
+	new(Options).BindFlags(root.PersistentFlags())
 	Execute(root)
 }
+
+// named is a value that is only readable by its method.
+type named struct{ namespace, name string }
+
+func (n named) String() string { return n.namespace + "/" + n.name }
 
 func program(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
@@ -97,7 +99,7 @@ func TestErrorsAreJSONWhenTheLogIs(t *testing.T) {
 	}
 }
 
-// -v counts in both formats, also for what libraries log.
+// -v counts in both formats, also for what libraries log, and every line is what was asked for, from the first on.
 func TestVerbosity(t *testing.T) {
 	for args, want := range map[string][]string{
 		"":     {"always"},
@@ -111,8 +113,10 @@ func TestVerbosity(t *testing.T) {
 			require.NoError(t, cmd.Run())
 			lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
 			require.Len(t, lines, len(want), "%s %s: %s", format, args, &stderr)
+			require.Contains(t, lines[0], `"ns/name"`)
 			for i, line := range lines {
 				require.Contains(t, line, want[i])
+				require.Equal(t, format == "json", json.Valid([]byte(line)), line)
 			}
 		}
 	}
