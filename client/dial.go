@@ -4,6 +4,8 @@ package client
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"time"
 
@@ -27,6 +29,18 @@ const (
 	connectTimeout = 10 * time.Second
 )
 
+// validate reports values that cannot be meant. Zero stands for the default.
+func (c *LocalClient) validate() error {
+	var errs []error
+	if c.ErrorDelay < 0 {
+		errs = append(errs, fmt.Errorf("--error-delay %v: want 0 (for the default) or more", c.ErrorDelay))
+	}
+	if c.MaxMsgSize < 0 {
+		errs = append(errs, fmt.Errorf("--max-msg-size %d: want 0 (for the default) or more", c.MaxMsgSize))
+	}
+	return errors.Join(errs...)
+}
+
 // Dial is DialContext with the client's own context.
 func (c *LocalClient) Dial() (*grpc.ClientConn, error) {
 	return c.DialContext(c.Context())
@@ -36,6 +50,9 @@ func (c *LocalClient) Dial() (*grpc.ClientConn, error) {
 // is about the configuration. The context is that of this call only.
 func (c *LocalClient) DialContext(ctx context.Context) (*grpc.ClientConn, error) {
 	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := c.validate(); err != nil {
 		return nil, err
 	}
 	creds, err := newCredentials(c.TLS)

@@ -99,10 +99,10 @@ func (r *Runner) Run(ctx context.Context, sink localsink.Sink) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	c := r.session(ctx, sink)
-	if err := c.TLS.Validate(); err != nil {
+	if err := errors.Join(c.validate(), r.validate(), c.TLS.Validate()); err != nil {
 		return err
 	}
-	stopProfile, err := startProfile(r.CPUProfile)
+	stopProfile, err := StartCPUProfile(r.CPUProfile)
 	if err != nil {
 		return err
 	}
@@ -129,6 +129,13 @@ func (r *Runner) Run(ctx context.Context, sink localsink.Sink) error {
 			return err
 		}
 	}
+}
+
+func (r *Runner) validate() error {
+	if r.Timeout < 0 {
+		return fmt.Errorf("--timeout %v: want 0 (for the default, %v) or more", r.Timeout, DefaultTimeout)
+	}
+	return nil
 }
 
 // Ready tells why what the backend has been given may be out of date, or nil. It may be called from anywhere.
@@ -163,8 +170,8 @@ func (r *Runner) noState(c *LocalClient) error {
 	return fmt.Errorf("no full state from %s within %v: connected, but the server is not in sync itself", c.target(), r.timeout())
 }
 
-// startProfile starts a CPU profile, if there is to be one.
-func startProfile(file string) (stop func(), err error) {
+// StartCPUProfile starts to write a CPU profile to a file, if one is named. What it returns ends that.
+func StartCPUProfile(file string) (stop func(), err error) {
 	if file == "" {
 		return func() {}, nil
 	}

@@ -287,3 +287,14 @@ func (b *safeBuffer) Write(p []byte) (int, error) {
 }
 
 func (b *safeBuffer) String() string { return strings.Join(b.c.all(), "") }
+
+func TestRunRefusesValuesThatCannotBeMeant(t *testing.T) {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	r := &client.Runner{}
+	r.BindFlags(flags)
+	require.NoError(t, flags.Parse([]string{"--error-delay=-1s", "--max-msg-size=-1", "--timeout=-1s"}))
+	err := r.Run(t.Context(), fullstate.New(&localsink.Config{}))
+	require.ErrorContains(t, err, "--error-delay -1s")
+	require.ErrorContains(t, err, "--max-msg-size -1")
+	require.ErrorContains(t, err, "--timeout -1s")
+}

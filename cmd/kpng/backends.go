@@ -32,13 +32,22 @@ func toLocalCommand(p *pipeline) *cobra.Command {
 	}
 	for _, use := range backendcmd.Registered() {
 		var first once
+		var profile string
 		cmd.AddCommand(backendCommand("kpng kube to-local", use,
-			func(flags *pflag.FlagSet) { first.bindFlags(flags, "end after the first whole state") },
+			func(flags *pflag.FlagSet) {
+				first.bindFlags(flags, "end after the first whole state")
+				flags.StringVar(&profile, "cpuprofile", "", "`file` to write a CPU profile to")
+			},
 			func(ctx context.Context, backend backendcmd.Cmd) error {
 				to := first.then(func(ctx context.Context, st *store.Store) error {
 					err := serve.InProcess(ctx, st, backend.Sink(), first.set)
 					return finish(ctx, backend, err)
 				})
+				stopProfile, err := client.StartCPUProfile(profile)
+				if err != nil {
+					return err
+				}
+				defer stopProfile()
 				return p.run(ctx, store.New(), to, backendPart{backend})
 			}))
 	}

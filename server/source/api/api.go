@@ -89,7 +89,11 @@ func (s *Source) Run(ctx context.Context, st *store.Store) error {
 	defer func() { _ = conn.Close() }()
 
 	f := newFollower(st)
-	for delay := s.config.client.ErrorDelay; ctx.Err() == nil; delay = min(2*delay, maxDelay) {
+	first := s.config.client.ErrorDelay
+	if first <= 0 {
+		first = client.DefaultErrorDelay
+	}
+	for delay := first; ctx.Err() == nil; delay = min(2*delay, maxDelay) {
 		synced, err := s.follow(ctx, conn, f)
 		if ctx.Err() != nil {
 			break
@@ -98,7 +102,7 @@ func (s *Source) Run(ctx context.Context, st *store.Store) error {
 		klog.ErrorS(err, "Stream failed; the last state is kept", "api", s.config.client.Target)
 		s.setStale(fmt.Errorf("stale since %s: %w", time.Now().Format(time.RFC3339), err))
 		if synced {
-			delay = s.config.client.ErrorDelay
+			delay = first
 		}
 		sleep(ctx, delay)
 	}

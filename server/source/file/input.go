@@ -28,7 +28,7 @@ type inputFile struct {
 func inputNames(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--input: %w", err)
 	}
 	if !info.IsDir() {
 		return []string{path}, nil
