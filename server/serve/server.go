@@ -110,6 +110,7 @@ func New(config *Config, st *store.Store) (*Server, error) {
 		watchers: &watchers{store: st, max: config.MaxWatchers, metrics: newMetrics(), all: map[*watcher]struct{}{}},
 		health:   health.NewServer(),
 	}
+	s.setHealth(grpc_health_v1.HealthCheckResponse_NOT_SERVING) // known from the first request on
 	if config.tls.set() {
 		var err error
 		if s.reloader, err = newReloader(config.tls); err != nil {
@@ -196,16 +197,15 @@ func (s *Server) newGRPC(secure bool) *grpc.Server {
 
 // reportHealth tells gRPC health checks whether there is a whole state to serve.
 func (s *Server) reportHealth(ctx context.Context) {
-	services := []string{"", localv1.Sets_ServiceDesc.ServiceName, globalv1.Sets_ServiceDesc.ServiceName}
-	report := func(status grpc_health_v1.HealthCheckResponse_ServingStatus) {
-		for _, name := range services {
-			s.health.SetServingStatus(name, status)
-		}
-	}
-	report(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	if _, err := s.watchers.store.WaitSynced(ctx); err == nil {
-		report(grpc_health_v1.HealthCheckResponse_SERVING)
+		s.setHealth(grpc_health_v1.HealthCheckResponse_SERVING)
 		<-ctx.Done()
 	}
 	s.health.Shutdown()
+}
+
+func (s *Server) setHealth(status grpc_health_v1.HealthCheckResponse_ServingStatus) {
+	for _, name := range []string{"", localv1.Sets_ServiceDesc.ServiceName, globalv1.Sets_ServiceDesc.ServiceName} {
+		s.health.SetServingStatus(name, status)
+	}
 }
