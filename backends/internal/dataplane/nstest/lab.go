@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -74,7 +75,48 @@ func New(t testing.TB, podsOfN1 int) *Lab {
 		h.Serve(Port, OtherPort)
 		serveRaw(t, h)
 	}
+	l.hurryNeighbours(t)
+	l.warm(t)
 	return l
+}
+
+// hurryNeighbours makes hosts repeat a question for a neighbour sooner than after a second. A new interface may lose what
+// is sent over it before the kernel has got round to noticing that it is up.
+func (l *Lab) hurryNeighbours(t testing.TB) {
+	t.Helper()
+	for _, h := range l.hosts {
+		links, err := h.Netlink().LinkList()
+		if err != nil {
+			t.Fatalf("nstest: interfaces of %s: %v", h.Name, err)
+		}
+		for _, link := range links {
+			h.Sysctl("net.ipv4.neigh."+link.Attrs().Name+".retrans_time_ms", "20")
+			h.Sysctl("net.ipv6.neigh."+link.Attrs().Name+".retrans_time_ms", "20")
+			h.Sysctl("net.ipv4.neigh."+link.Attrs().Name+".mcast_solicit", "20")
+			h.Sysctl("net.ipv6.neigh."+link.Attrs().Name+".mcast_solicit", "20")
+		}
+	}
+}
+
+// warm has every host heard once by the client and by n1, so that no test meets a neighbour that is not known yet.
+func (l *Lab) warm(t testing.TB) {
+	t.Helper()
+	var all sync.WaitGroup
+	for name := range l.hosts {
+		for _, v6 := range []bool{false, true} {
+			for _, from := range []string{"client", "n1"} {
+				all.Go(func() {
+					if _, err := l.Ask(t.Context(), from, netlab.Probe{Network: UDP, To: netip.AddrPortFrom(l.Addr(name, v6), Port)}); err != nil {
+						t.Errorf("nstest: the lab does not work: %v", err)
+					}
+				})
+			}
+		}
+	}
+	all.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
 }
 
 // route makes n1 the way to the services, and the client the way out.
