@@ -35,10 +35,16 @@ const (
 	OtherPort = 9090
 )
 
-// ServiceNets are routed to n1 by the client, and by everything else as if they were outside.
+// ServiceNets are routed to n1 by the client and by n2; to n1 itself they are outside.
 var ServiceNets = []netip.Prefix{
 	netip.MustParsePrefix("203.0.113.0/24"),
 	netip.MustParsePrefix("1000::/64"),
+}
+
+// ClusterCIDRs are what is inside of the cluster: pods and nodes, not the client.
+var ClusterCIDRs = []netip.Prefix{
+	netip.MustParsePrefix("11.0.0.0/16"), netip.MustParsePrefix("172.31.0.0/28"),
+	netip.MustParsePrefix("1100::/112"), netip.MustParsePrefix("fd31::/124"),
 }
 
 // Silence is how long a question waits before it counts as unanswered. Answers take well under a millisecond; on
@@ -121,10 +127,19 @@ func (l *Lab) warm(t testing.TB) {
 
 // route makes n1 the way to the services, and the client the way out.
 func (l *Lab) route() {
-	n1 := l.Nodes[0]
+	n1, n2 := l.Nodes[0], l.Nodes[1]
+	// What is for no service goes back to where it came from. To say so would use up what ICMP errors the kernel
+	// allows itself to send to the client.
+	for key, value := range map[string]string{
+		"net.ipv4.conf.all.send_redirects": "0", "net.ipv4.conf.eth0.send_redirects": "0",
+		"net.ipv4.icmp_ratelimit": "0", "net.ipv6.icmp.ratelimit": "0",
+	} {
+		n1.Sysctl(key, value)
+	}
 	for _, p := range ServiceNets {
 		v6 := p.Addr().Is6()
 		l.Client.Route(p, n1.Addr(v6), "")
+		n2.Route(p, n1.Addr(v6), "")
 		for _, n := range l.Nodes {
 			n.DefaultRoute(l.Client.Addr(v6), "")
 			for _, pods := range n.PodCIDRs {
@@ -190,9 +205,10 @@ func (l *Lab) Ask(ctx context.Context, from string, q netlab.Probe) (netlab.Answ
 }
 
 // Refused tells whether an error is the network's word that nobody serves there (an ICMP error, a TCP reset),
-// other than silence.
+// other than silence. For datagrams of the node itself it is EPERM: its kernel would not even send them.
 func Refused(err error) bool {
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) ||
+		errors.Is(err, syscall.EPERM)
 }
 
 // Unanswered tells whether an error is silence.
