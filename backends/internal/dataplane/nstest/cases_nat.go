@@ -7,6 +7,7 @@ package nstest
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
 )
@@ -23,6 +24,8 @@ func NATCases() []Case {
 		bothFamilies("no pods at all", noPods),
 		bothFamilies("source ranges", sourceRanges),
 		bothFamilies("masquerade always", masqueradeAlways),
+		bothFamilies("ports before the whole address", portsFirst),
+		bothFamilies("hostile names", hostileNames),
 	}
 }
 
@@ -229,4 +232,40 @@ func masqueradeAlways(f Family) Case {
 			ask80("n1-b", f.VIP(1), by(f.Addr("n1"), "n1-a")),
 		),
 	}
+}
+
+// portsFirst has one address of which one port is another service's.
+func portsFirst(f Family) Case {
+	client := f.Addr("client")
+	return Case{
+		Services: []*dataplane.Service{f.allIP("all", 1, "n1-a"), f.service80("port", dataplane.ExternalIP, f.VIP(1), "n1-b")},
+		Checks: slices.Concat(
+			everything("client", f.VIP(1), by(client, "n1-a")),
+			ask80("client", f.VIP(1), by(client, "n1-b")),
+			ask80("n1", f.VIP(1), by(f.Addr("n1"), "n1-b")),
+		),
+	}
+}
+
+// hostileNames are names that no API server lets pass, and that would do harm if they reached a rule as they are.
+func hostileNames(f Family) Case {
+	names := []string{
+		"a/b\"; flush ruleset #",
+		"a/b\nCOMMIT\n*nat\n-F PREROUTING\n",
+		"a/$(reboot)`reboot`' -j DROP --comment '",
+		"a/" + strings.Repeat("long-", 400),
+		"a/" + strings.Repeat("long-", 400) + "er",
+		"a/\x00\xff\u202eэ",
+		"-/--help",
+	}
+	var c Case
+	for i, name := range names {
+		s, port := f.allIP("", 10+i, "n1-a"), f.service80("", dataplane.ClusterIP, f.VIP(30+i), "n1-b")
+		s.Name, port.Name = name+f.Name("all"), name+f.Name("port")
+		c.Services = append(c.Services, s, port)
+		c.Checks = append(c.Checks,
+			ask("client", TCP, f.VIP(10+i), Port, by(f.Addr("client"), "n1-a")),
+			ask("client", TCP, f.VIP(30+i), 80, by(f.Addr("client"), "n1-b")))
+	}
+	return c
 }
