@@ -30,7 +30,10 @@ func (s *Service) Normalize() {
 	s.Egress = slices.Compact(s.Egress)
 }
 
-func (p *Pool) normalize() { slices.SortFunc(p.Targets, Target.Compare) }
+func (p *Pool) normalize() {
+	slices.SortFunc(p.Targets, Target.Compare)
+	slices.SortFunc(p.Draining, Target.Compare)
+}
 
 // Compare orders targets by what they are.
 func (t Target) Compare(u Target) int {
@@ -59,4 +62,6 @@ func (f *Frontend) Equal(g *Frontend) bool {
 }
 
 // Equal tells whether two normalized pools are the same by value.
-func (p *Pool) Equal(q *Pool) bool { return p.Empty == q.Empty && slices.Equal(p.Targets, q.Targets) }
+func (p *Pool) Equal(q *Pool) bool {
+	return p.Empty == q.Empty && slices.Equal(p.Targets, q.Targets) && slices.Equal(p.Draining, q.Draining)
+}

@@ -44,6 +44,8 @@ type Frontend struct {
 type Pool struct {
 	// Targets are equally likely. Order has no meaning.
 	Targets []Target
+	// Draining get nothing new, and keep the flows they have: targets that are about to go and have successors.
+	Draining []Target
 	// Empty is what happens when there are no targets.
 	Empty Action
 }

@@ -19,8 +19,14 @@ type program struct {
 	sets   []affinitySet
 	chains []chain
 	elems  []element
-	// locals are this node's targets, which other services may have too.
-	locals []netip.Addr
+	// members of sets of addresses, which other services may have too.
+	members []member
+}
+
+// member is an address in one of the sets of addresses.
+type member struct {
+	set string
+	ip  netip.Addr
 }
 
 type chain struct {
@@ -52,13 +58,13 @@ type renderer struct {
 	out     program
 	pools   map[string]string // chains by what they do
 	affine  map[string]bool   // affinity sets there are
-	local   map[netip.Addr]bool
+	members map[member]bool
 }
 
 // render is pure.
 func render(opts dataplane.Options, s *dataplane.Service) program {
 	r := &renderer{opts: opts, service: s, comment: Comment(s.Name), pools: map[string]string{}, affine: map[string]bool{},
-		local: map[netip.Addr]bool{}}
+		members: map[member]bool{}}
 	for i := range s.Frontends {
 		r.frontend(&s.Frontends[i])
 	}
@@ -140,9 +146,10 @@ func (r *renderer) pool(fam *family, f *dataplane.Frontend, p *dataplane.Pool) s
 		if t.Port == 0 {
 			places[i].port = f.Port
 		}
-		if t.Local && !r.local[t.IP] {
-			r.local[t.IP] = true
-			r.out.locals = append(r.out.locals, t.IP)
+		if t.Local {
+			r.member("hairpin"+fam.suffix, t.IP)
+		} else if f.Masquerade == dataplane.NonLocal {
+			r.member("remote"+fam.suffix, t.IP)
 		}
 	}
 	var b strings.Builder
@@ -168,6 +175,13 @@ func (r *renderer) pool(fam *family, f *dataplane.Frontend, p *dataplane.Pool) s
 	name := r.chain(kind, f.Key(), rules)
 	r.pools[id] = name
 	return name
+}
+
+func (r *renderer) member(set string, ip netip.Addr) {
+	if m := (member{set, ip}); !r.members[m] {
+		r.members[m] = true
+		r.out.members = append(r.out.members, m)
+	}
 }
 
 // redirect sends to one of the places.

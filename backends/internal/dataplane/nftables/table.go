@@ -47,7 +47,7 @@ func layoutOf(o dataplane.Options) layout {
 	post.rules = append(post.rules, rule{marked("meta", o.MarkAlways, true), clearMark(o.Mark | o.MarkAlways), masquerade})
 	for _, f := range []*family{family4, family6} {
 		post.rules = append(post.rules,
-			rule{marked("meta", o.Mark, true), f.in("daddr", "local"+f.suffix, true), clearMark(o.Mark), masquerade},
+			rule{marked("meta", o.Mark, true), f.in("daddr", "remote"+f.suffix, false), clearMark(o.Mark), masquerade},
 			rule{marked("ct", o.ConnMark, true), f.pairIn("hairpin" + f.suffix), masquerade},
 			rule{marked("ct", o.ConnMark, false), f.in("daddr", "cluster"+f.suffix, true), f.snatBy("egress" + f.suffix)})
 	}
@@ -91,7 +91,7 @@ func setsOf(f *family, o dataplane.Options) []shared {
 	return []shared{
 		{name: "cluster" + f.suffix, key: addr, ranges: true, network: of(o.ClusterCIDRs)},
 		{name: "node" + f.suffix, key: addr, ranges: true, network: of(o.NodePortCIDRs)},
-		{name: "local" + f.suffix, key: addr},
+		{name: "remote" + f.suffix, key: addr},
 		{name: "hairpin" + f.suffix, key: []nft.SetDatatype{f.addr, f.addr}},
 		{name: "ports" + f.suffix, key: []nft.SetDatatype{f.addr, nft.TypeInetProto, nft.TypeInetService}, data: nft.TypeVerdict},
 		{name: "nodeports" + f.suffix, key: []nft.SetDatatype{nft.TypeInetProto, nft.TypeInetService}, data: nft.TypeVerdict},

@@ -4,7 +4,6 @@ package nftables
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
@@ -17,7 +16,7 @@ func (w *Writer) Text(services []*dataplane.Service) string {
 	for _, s := range services {
 		d.add(render(w.opts, s), Comment(s.Name))
 	}
-	d.countLocals(map[netip.Addr]int{})
+	d.countMembers(nil, map[member]int{})
 	chains = append(chains, d.rules...)
 
 	var b strings.Builder

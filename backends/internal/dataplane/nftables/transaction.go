@@ -24,6 +24,9 @@ type transaction struct {
 	batch []netlink.Message
 	// elements is how many elements and rules are written or removed.
 	elements int
+	// sets is how many sets were added. The library numbers them otherwise, with a counter that all its users in a
+	// process share unguarded.
+	sets uint32
 }
 
 func begin(owner string) (*transaction, error) {
@@ -69,6 +72,7 @@ func (t *transaction) addLayout(l layout) {
 	for i := range l.sets {
 		s := &l.sets[i]
 		set := t.set(s)
+		set.ID = t.nextSet()
 		t.fail(t.conn.AddSet(set, intervals(s.network)))
 	}
 	for _, c := range l.chains {
@@ -95,6 +99,12 @@ func (t *transaction) set(s *shared) *nft.Set {
 		out.IsMap, out.DataType = true, s.data
 	}
 	return out
+}
+
+// nextSet is a number for a new set; any that is unique in the transaction does.
+func (t *transaction) nextSet() uint32 {
+	t.sets++
+	return t.sets
 }
 
 func (t *transaction) addChain(name string) {
@@ -145,6 +155,10 @@ func (t *transaction) exprs(p part) []expr.Any {
 
 func (t *transaction) addAnonymous(set *nft.Set, elems []nft.SetElement) {
 	t.elements += len(elems)
+	set.ID, set.Name = t.nextSet(), "__set%d" // as nft names them; the kernel counts
+	if set.IsMap {
+		set.Name = "__map%d"
+	}
 	if len(elems) <= maxElements {
 		t.fail(t.conn.AddSet(set, elems))
 		return
@@ -163,7 +177,7 @@ func (t *transaction) changeElements(set *nft.Set, elems []nft.SetElement, chang
 }
 
 func (t *transaction) affinitySet(s affinitySet) *nft.Set {
-	return &nft.Set{Table: t.table, Name: s.name, KeyType: s.f.addr, Dynamic: true, HasTimeout: true, Timeout: s.timeout, Size: maxClients}
+	return &nft.Set{Table: t.table, ID: t.nextSet(), Name: s.name, KeyType: s.f.addr, Dynamic: true, HasTimeout: true, Timeout: s.timeout, Size: maxClients}
 }
 
 // maxClients bounds what is remembered of a target's clients. Those beyond it have no affinity.

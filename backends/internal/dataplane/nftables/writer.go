@@ -17,11 +17,12 @@
 package nftables
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
+	"strings"
 
 	nft "github.com/google/nftables"
 
@@ -32,11 +33,10 @@ import (
 type Writer struct {
 	opts   dataplane.Options
 	layout layout
-	// locals counts the services that have a target on this node.
-	locals map[netip.Addr]int
+	// members counts the services that have each.
+	members map[member]int
 	seen   state
-	// Elements is how many rules and elements the last transaction wrote or removed.
-	Elements int
+	written int
 }
 
 var _ dataplane.Writer = (*Writer)(nil)
@@ -47,27 +47,31 @@ func New(opts dataplane.Options) (*Writer, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)
 	}
-	return &Writer{opts: opts, layout: layoutOf(opts), locals: map[netip.Addr]int{}}, nil
+	return &Writer{opts: opts, layout: layoutOf(opts), members: map[member]int{}}, nil
 }
 
 // Replace is [dataplane.Writer]'s.
 func (w *Writer) Replace(_ context.Context, services []*dataplane.Service) error {
-	locals := map[netip.Addr]int{}
-	return w.transact(func(t *transaction) {
+	counts := map[member]int{}
+	err := w.transact(func(t *transaction) {
 		t.removeTable()
 		t.addLayout(w.layout)
 		var d delta
 		for _, s := range services {
 			d.add(render(w.opts, s), Comment(s.Name))
 		}
-		d.write(t, w.layout, locals)
-	}, locals)
+		d.write(t, w.layout, nil, counts)
+	})
+	if err == nil {
+		w.members = counts
+	}
+	return err
 }
 
 // Apply is [dataplane.Writer]'s.
 func (w *Writer) Apply(_ context.Context, changes []dataplane.Change) error {
-	locals := maps.Clone(w.locals)
-	return w.transact(func(t *transaction) {
+	counts := map[member]int{}
+	err := w.transact(func(t *transaction) {
 		var d delta
 		for _, c := range changes {
 			var old, now program
@@ -79,12 +83,22 @@ func (w *Writer) Apply(_ context.Context, changes []dataplane.Change) error {
 			}
 			d.change(old, now, Comment(c.Name()))
 		}
-		d.write(t, w.layout, locals)
-	}, locals)
+		d.write(t, w.layout, w.members, counts)
+	})
+	if err != nil {
+		return err
+	}
+	maps.Copy(w.members, counts)
+	for m, n := range counts {
+		if n <= 0 {
+			delete(w.members, m)
+		}
+	}
+	return nil
 }
 
-// transact makes one transaction. The writer changes only if the kernel did.
-func (w *Writer) transact(fill func(*transaction), locals map[netip.Addr]int) error {
+// transact makes one transaction.
+func (w *Writer) transact(fill func(*transaction)) error {
 	t, err := begin(w.opts.Owner)
 	if err != nil {
 		return err
@@ -94,14 +108,18 @@ func (w *Writer) transact(fill func(*transaction), locals map[netip.Addr]int) er
 	if err := t.commit(); err != nil {
 		return err
 	}
-	w.locals, w.Elements = locals, t.elements
+	w.written = t.elements
 	w.seen.committed(t, before)
 	return nil
 }
 
+// Written is how many rules and elements the last transaction wrote or removed.
+func (w *Writer) Written() int { return w.written }
+
 // Cleanup is [dataplane.Writer]'s.
 func (w *Writer) Cleanup(context.Context) error {
-	return w.transact(func(t *transaction) { t.removeTable() }, map[netip.Addr]int{})
+	w.members = map[member]int{}
+	return w.transact(func(t *transaction) { t.removeTable() })
 }
 
 // delta is what a transaction adds and removes, in the order that the kernel wants: a chain is there before something
@@ -112,7 +130,7 @@ type delta struct {
 	flush                []string
 	rules                []commented
 	addElems, delElems   []element
-	addLocals, delLocals []netip.Addr
+	addMembers, delMembers []member
 }
 
 type commented struct {
@@ -127,7 +145,7 @@ func (d *delta) add(p program, comment string) {
 		d.rules = append(d.rules, commented{c, comment})
 	}
 	d.addElems = append(d.addElems, p.elems...)
-	d.addLocals = append(d.addLocals, p.locals...)
+	d.addMembers = append(d.addMembers, p.members...)
 }
 
 // change adds what turns a program into another.
@@ -135,8 +153,8 @@ func (d *delta) change(old, now program, comment string) {
 	var added program
 	added.sets, d.delSets = differ(old.sets, now.sets, d.delSets)
 	added.elems, d.delElems = differ(old.elems, now.elems, d.delElems)
-	d.addLocals = append(d.addLocals, now.locals...)
-	d.delLocals = append(d.delLocals, old.locals...)
+	d.addMembers = append(d.addMembers, now.members...)
+	d.delMembers = append(d.delMembers, old.members...)
 	was := make(map[string][]rule, len(old.chains))
 	for _, c := range old.chains {
 		was[c.name] = c.rules
@@ -181,8 +199,8 @@ func differ[T comparable](old, now, del []T) (add, removed []T) {
 	return add, del
 }
 
-func (d *delta) write(t *transaction, l layout, locals map[netip.Addr]int) {
-	d.countLocals(locals)
+func (d *delta) write(t *transaction, l layout, held, counts map[member]int) {
+	d.countMembers(held, counts)
 	for _, s := range d.addSets {
 		t.fail(t.conn.AddSet(t.affinitySet(s), nil))
 	}
@@ -205,32 +223,27 @@ func (d *delta) write(t *transaction, l layout, locals map[netip.Addr]int) {
 	}
 }
 
-// countLocals turns targets of services into elements of the sets that all share.
-func (d *delta) countLocals(locals map[netip.Addr]int) {
-	before := map[netip.Addr]bool{}
-	touch := func(addrs []netip.Addr, by int) {
-		for _, a := range addrs {
-			if _, ok := before[a]; !ok {
-				before[a] = locals[a] > 0
+// countMembers turns members of services into elements of the sets that all share. It takes the counts there were, and fills
+// in those that change.
+func (d *delta) countMembers(held, counts map[member]int) {
+	touch := func(all []member, by int) {
+		for _, m := range all {
+			if _, ok := counts[m]; !ok {
+				counts[m] = held[m]
 			}
-			locals[a] += by
+			counts[m] += by
 		}
 	}
-	touch(d.addLocals, 1)
-	touch(d.delLocals, -1)
-	for _, a := range slices.SortedFunc(maps.Keys(before), netip.Addr.Compare) {
-		elems := []element{
-			{set: "local" + familyOf(a).suffix, key: dataplane.Key{IP: a}},
-			{set: "hairpin" + familyOf(a).suffix, key: dataplane.Key{IP: a}, twice: true},
-		}
-		switch now := locals[a] > 0; {
-		case now && !before[a]:
-			d.addElems = append(d.addElems, elems...)
-		case !now && before[a]:
-			d.delElems = append(d.delElems, elems...)
-		}
-		if locals[a] <= 0 {
-			delete(locals, a)
+	touch(d.addMembers, 1)
+	touch(d.delMembers, -1)
+	order := func(a, b member) int { return cmp.Or(cmp.Compare(a.set, b.set), a.ip.Compare(b.ip)) }
+	for _, m := range slices.SortedFunc(maps.Keys(counts), order) {
+		e := element{set: m.set, key: dataplane.Key{IP: m.ip}, twice: strings.HasPrefix(m.set, "hairpin")}
+		switch before, now := held[m] > 0, counts[m] > 0; {
+		case now && !before:
+			d.addElems = append(d.addElems, e)
+		case !now && before:
+			d.delElems = append(d.delElems, e)
 		}
 	}
 }
