@@ -16,13 +16,19 @@ import (
 
 // flavours are all that we have.
 func flavours() []flavour {
-	return []flavour{iptablesFlavour(iptables.NFT), iptablesFlavour(iptables.Legacy)}
+	return []flavour{nftablesFlavour(), iptablesFlavour(iptables.NFT), iptablesFlavour(iptables.Legacy)}
 }
 
-// options are those of a writer under test.
+// options are those of a writer under test. Owners on one node have marks of their own.
 func options(owner string) dataplane.Options {
-	return dataplane.Options{Owner: owner, ClusterCIDRs: ClusterCIDRs}.Complete()
+	o := dataplane.Options{Owner: owner, ClusterCIDRs: ClusterCIDRs}
+	if owner == secondOwner {
+		o.Priority, o.Mark, o.MarkAlways = 6, 0x100000, 0x200000
+	}
+	return o.Complete()
 }
+
+const secondOwner = "kpng-two"
 
 func iptablesFlavour(flavor iptables.Flavor) flavour {
 	// both are commands for both families.
