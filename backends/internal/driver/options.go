@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build linux
+
 // Package driver is what the commands of the backends that program the kernel share: which dataplane writes, the
 // settings of the kernel it needs, and the ways to run it: to stay, to show what would be written, to take it all away.
 package driver
@@ -34,6 +36,8 @@ type Options struct {
 	DryRun        bool
 	Cleanup       bool
 	CleanupOnExit bool
+
+	driver *Driver
 }
 
 // BindFlags binds --dataplane, --iptables-flavor, --set-sysctls, --dry-run, --cleanup and --cleanup-on-exit.

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build linux
+
 package iptables
 
 import (
@@ -96,7 +98,9 @@ func scenarios() []scenario {
 				f.Kind, f.Port, f.Pool, f.Local = dataplane.LoadBalancerIP, 82, dataplane.Pool{}, &dataplane.Pool{Empty: dataplane.Drop}
 			}))},
 		{"sources", service(
-			with(tcp, func(f *dataplane.Frontend) { f.Sources = []netip.Prefix{prefix("198.51.100.0/24"), prefix("203.0.113.7/32")} }),
+			with(tcp, func(f *dataplane.Frontend) {
+				f.Sources = []netip.Prefix{prefix("198.51.100.0/24"), prefix("203.0.113.7/32")}
+			}),
 			with(tcp, func(f *dataplane.Frontend) { f.Port, f.Sources = 81, []netip.Prefix{} }),
 			with(tcp, func(f *dataplane.Frontend) { f.Port, f.Sources = 82, []netip.Prefix{prefix("0.0.0.0/0")} }),
 			with(tcp, func(f *dataplane.Frontend) {
