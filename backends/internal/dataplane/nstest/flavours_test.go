@@ -12,6 +12,7 @@ import (
 
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
 	"sigs.k8s.io/kpng/backends/internal/dataplane/iptables"
+	"sigs.k8s.io/kpng/backends/internal/dataplane/nftables"
 )
 
 // flavours are all that we have.
@@ -19,16 +20,32 @@ func flavours() []flavour {
 	return []flavour{nftablesFlavour(), iptablesFlavour(iptables.NFT), iptablesFlavour(iptables.Legacy)}
 }
 
-// options are those of a writer under test. Owners on one node have marks of their own.
+// options are those of a writer under test. Two owners on a node have the same marks, as they do by default.
 func options(owner string) dataplane.Options {
-	o := dataplane.Options{Owner: owner, ClusterCIDRs: ClusterCIDRs}
-	if owner == secondOwner {
-		o.Priority, o.Mark, o.MarkAlways = 6, 0x100000, 0x200000
-	}
-	return o.Complete()
+	return dataplane.Options{Owner: owner, ClusterCIDRs: ClusterCIDRs}.Complete()
 }
 
-const secondOwner = "kpng-two"
+func nftablesFlavour() flavour {
+	return flavour{
+		name: "nftables",
+		open: func(t *testing.T, owner string) dataplane.Writer {
+			w, err := nftables.New(options(owner))
+			require.NoError(t, err)
+			return w
+		},
+		flush: []string{"nft flush ruleset"},
+		foreign: []string{
+			"nft add table inet admin",
+			"nft add chain inet admin input { type filter hook input priority 0 ; }",
+			"nft add rule inet admin input tcp dport 1 drop",
+			"nft add chain inet admin nat { type nat hook prerouting priority -100 ; }",
+			"nft add rule inet admin nat tcp dport 1 redirect to :2",
+			"iptables-nft -t nat -A POSTROUTING -p tcp --dport 1 -j MASQUERADE",
+			"ip6tables-nft -t filter -A FORWARD -p tcp --dport 1 -j DROP",
+		},
+		dump: []string{"nft list ruleset"},
+	}
+}
 
 func iptablesFlavour(flavor iptables.Flavor) flavour {
 	// both are commands for both families.

@@ -310,7 +310,7 @@ func TestForwardDrops(t *testing.T) {
 func TestTwoOwners(t *testing.T) {
 	t.Parallel()
 	forEach(t, 2, func(t *testing.T, l *Lab, fl flavour) {
-		first, second := fl.writerOf(t, l, "kpng-one"), fl.writerOf(t, l, secondOwner)
+		first, second := fl.writerOf(t, l, "kpng-one"), fl.writerOf(t, l, "kpng-two")
 		var one, two []*dataplane.Service
 		var ones, twos []Check
 		for _, f := range Families {
