@@ -56,7 +56,8 @@ type Options struct {
 	ClusterCIDRs []netip.Prefix
 	// NodePortCIDRs are the node's own addresses that node ports are served at. Empty: all but loopback.
 	NodePortCIDRs []netip.Prefix
-	// Mark and MarkAlways are two bits of a packet's mark, used between its redirection and its leaving.
+	// Mark and MarkAlways are two bits of a packet's mark, used between its redirection and its leaving. MarkAlways means
+	// the same to every writer, masquerade; what Mark means is the writer's own. So several may be on a node.
 	Mark, MarkAlways uint32
 	// ConnMark is a bit of the mark of each connection that we redirected, by which FORWARD accepts it.
 	ConnMark uint32

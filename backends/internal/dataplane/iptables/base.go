@@ -67,14 +67,14 @@ func (c *compiler) baseChains(f family, t table) rulesOf {
 		c.base(services): append(append([]rule{join(jump(c.base(ports)))},
 			c.toNode(f, c.base(nodePorts))...), join(jump(c.base(addresses)))),
 		c.base(ports): nil, c.base(nodePorts): nil, c.base(addresses): nil,
-		c.base(offCluster): append(c.ifCluster(f, "-s", "-j RETURN"), join(setMark("MARK", c.Mark))),
+		c.base(offCluster): append(c.ifCluster(f, "-s", "-j RETURN"), join(setMark("MARK", c.MarkAlways))),
 		c.base(postrouting): {
-			join(marked("mark", c.Mark), jump(c.base(masquerade))),
+			join(marked("mark", c.MarkAlways), jump(c.base(masquerade))),
 			join("-m conntrack ! --ctstate DNAT", jump(c.base(egress))),
 		},
 		// The mark is taken away, so that nothing behind us, such as a tunnel, takes the packet for one to masquerade.
 		c.base(masquerade): {
-			rule(fmt.Sprintf("-j MARK --set-xmark 0x0/0x%x", c.Mark)),
+			rule(fmt.Sprintf("-j MARK --set-xmark 0x0/0x%x", c.MarkAlways)),
 			"-j MASQUERADE --random-fully",
 		},
 		c.base(egress):     append(c.ifCluster(f, "-d", "-j RETURN"), join(jump(c.base(egressFrom)))),

@@ -130,7 +130,7 @@ func (sc *serviceCompiler) pool(fr *dataplane.Frontend, p *dataplane.Pool, m dat
 	sc.pools[what] = chain
 	rules := []rule{join(setMark("CONNMARK", sc.ConnMark))}
 	if m == dataplane.Always {
-		rules = append(rules, join(setMark("MARK", sc.Mark)))
+		rules = append(rules, join(setMark("MARK", sc.MarkAlways)))
 	}
 	sc.nat.own[chain] = append(rules, sc.spread(chain, fr, p, m)...)
 	return chain
@@ -165,7 +165,7 @@ func (sc *serviceCompiler) send(fr *dataplane.Frontend, t dataplane.Target, m da
 	}
 	if m != dataplane.Always {
 		// A hairpin: the target would answer itself without asking us.
-		rules = append(rules, join(fromHost(t.IP), setMark("MARK", sc.Mark)))
+		rules = append(rules, join(fromHost(t.IP), setMark("MARK", sc.MarkAlways)))
 	}
 	protocol, remember := "", ""
 	if t.Port != 0 {

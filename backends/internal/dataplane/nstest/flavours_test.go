@@ -33,7 +33,12 @@ func nftablesFlavour() flavour {
 			require.NoError(t, err)
 			return w
 		},
-		flush: []string{"nft flush ruleset"},
+		flushes: [][]string{
+			{"nft flush ruleset"},
+			{"nft delete table inet kpng-test"},
+			{"nft flush chain inet kpng-test prerouting"},
+		},
+		others: []string{"nft add table inet admin", "nft add chain inet admin input"},
 		foreign: []string{
 			"nft add table inet admin",
 			"nft add chain inet admin input { type filter hook input priority 0 ; }",
@@ -65,7 +70,8 @@ func iptablesFlavour(flavor iptables.Flavor) flavour {
 			require.NoError(t, err)
 			return w
 		},
-		flush: both(" -w 30 -t nat -F"),
+		flushes: [][]string{both(" -w 30 -t nat -F"), both(" -w 30 -t nat -D PREROUTING 1")},
+		others:  both(" -w 30 -t nat -N ADMIN", " -w 30 -t nat -A POSTROUTING -j ADMIN"),
 		foreign: both(
 			" -w 30 -t nat -N ADMIN", " -w 30 -t nat -A PREROUTING -m comment --comment ours -j ADMIN", " -w 30 -t nat -A ADMIN -p tcp --dport 1 -j RETURN",
 			" -w 30 -t filter -N ADMIN", " -w 30 -t filter -A FORWARD -j ADMIN", " -w 30 -t filter -A ADMIN -p tcp --dport 1 -j DROP",

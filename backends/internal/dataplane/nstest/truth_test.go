@@ -229,12 +229,17 @@ func TestFlushIsNoticed(t *testing.T) {
 		intact(true, "after Replace")
 		require.NoError(t, w.Apply(t.Context(), []dataplane.Change{{New: Family{}.allIP("b", 2, "n1-b")}}))
 		intact(true, "after Apply")
-		on(t, l, fl.flush...)
-		intact(false, "after a flush")
-		l.Check(t, []Check{ask("client", TCP, Family{}.VIP(1), Port, silence)})
-		require.NoError(t, w.Replace(t.Context(), services))
-		intact(true, "after the repair")
-		l.Check(t, checks)
+		on(t, l, fl.others...)
+		intact(true, "after a change of what is not ours")
+		for _, flush := range fl.flushes {
+			on(t, l, flush...)
+			intact(false, flush[0])
+			intact(false, "asked again")
+			l.Check(t, []Check{ask("client", TCP, Family{}.VIP(1), Port, silence)})
+			require.NoError(t, w.Replace(t.Context(), services))
+			intact(true, "after the repair")
+			l.Check(t, checks)
+		}
 	})
 }
 
@@ -330,4 +335,40 @@ func TestTwoOwners(t *testing.T) {
 		require.NoError(t, first.Cleanup(t.Context()))
 		l.Check(t, append(twos, ask("client", TCP, Family{}.VIP(1), Port, silence)))
 	})
+}
+
+// TestSwitch goes from one dataplane to the other, in the order in which it is done on a node: the new one writes, then
+// the old one is cleaned up. Streams go on, and there is somebody for new connections all the time.
+func TestSwitch(t *testing.T) {
+	t.Parallel()
+	all := flavours()
+	for _, pair := range [][2]flavour{{all[0], all[1]}, {all[1], all[0]}, {all[0], all[2]}, {all[2], all[0]}} {
+		from, to := pair[0], pair[1]
+		t.Run(from.name+" to "+to.name, func(t *testing.T) {
+			t.Parallel()
+			l := New(t, 2)
+			before, after := from.writer(t, l), to.writer(t, l)
+			var services []*dataplane.Service
+			var checks []Check
+			for _, f := range Families {
+				services = append(services, f.allIP("all", 1, "n1-a"), f.service80("port", dataplane.LoadBalancerIP, f.VIP(2), "n2-a"))
+				checks = append(checks, ask("client", TCP, f.VIP(1), Port, by(f.Addr("client"), "n1-a")), ask("client", TCP, f.VIP(2), 80, by(f.Addr("n1"), "n2-a")))
+			}
+			require.NoError(t, before.Replace(t.Context(), services))
+			var streams []*Stream
+			for _, c := range checks {
+				streams = append(streams, l.OpenStream(t.Context(), t, "client", c.To))
+			}
+			l.Check(t, checks)
+			require.NoError(t, after.Replace(t.Context(), services))
+			l.Check(t, checks)
+			require.NoError(t, before.Cleanup(t.Context()))
+			l.Check(t, checks)
+			for _, s := range streams {
+				load := s.Close()
+				require.NoError(t, load.Err, "%v", load)
+				require.Zero(t, load.Lost(), "%v", load)
+			}
+		})
+	}
 }

@@ -46,8 +46,9 @@ type flavour struct {
 	name string
 	// open makes a writer; call it in the namespace.
 	open func(t *testing.T, owner string) dataplane.Writer
-	// flush are commands that take everything away, ours too.
-	flush []string
+	// flushes are commands by which somebody takes rules of ours away, other are those that touch nothing of ours.
+	flushes [][]string
+	others  []string
 	// foreign are commands that make somebody else's rules; dump are commands that show all rules.
 	foreign, dump []string
 	// dropByRule are commands that have the node forward nothing, where our rules can have an exception to that.
