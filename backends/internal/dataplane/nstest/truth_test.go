@@ -311,30 +311,40 @@ func TestForwardDrops(t *testing.T) {
 	})
 }
 
-// TestTwoOwners has two backends on a node. Neither disturbs the other.
+// TestTwoOwners has two backends on a node, also on different dataplanes. Neither disturbs the other.
 func TestTwoOwners(t *testing.T) {
 	t.Parallel()
-	forEach(t, 2, func(t *testing.T, l *Lab, fl flavour) {
-		first, second := fl.writerOf(t, l, "kpng-one"), fl.writerOf(t, l, "kpng-two")
-		var one, two []*dataplane.Service
-		var ones, twos []Check
-		for _, f := range Families {
-			one = append(one, f.allIP("all", 1, "n1-a"))
-			ones = append(ones, everything("client", f.VIP(1), by(f.Addr("client"), "n1-a"))...)
-			two = append(two, f.service80("port", dataplane.LoadBalancerIP, f.VIP(2), "n2-a"))
-			twos = append(twos, ask80("client", f.VIP(2), by(f.Addr("n1"), "n2-a"))...)
+	for _, fl := range flavours() {
+		for _, other := range flavours() {
+			t.Run(fl.name+" and "+other.name, func(t *testing.T) {
+				t.Parallel()
+				l := New(t, 2)
+				twoOwners(t, l, fl.writerOf(t, l, "kpng-one"), other.writerOf(t, l, "kpng-two"))
+			})
 		}
-		require.NoError(t, first.Replace(t.Context(), one))
-		require.NoError(t, second.Replace(t.Context(), two))
-		l.Check(t, slices.Concat(ones, twos))
-		require.NoError(t, first.Replace(t.Context(), one))
-		intact, err := second.Check(t.Context())
-		require.NoError(t, err)
-		require.True(t, intact, "another's Replace is not a change of ours")
-		l.Check(t, slices.Concat(ones, twos))
-		require.NoError(t, first.Cleanup(t.Context()))
-		l.Check(t, append(twos, ask("client", TCP, Family{}.VIP(1), Port, silence)))
-	})
+	}
+}
+
+func twoOwners(t *testing.T, l *Lab, first, second dataplane.Writer) {
+	t.Helper()
+	var one, two []*dataplane.Service
+	var ones, twos []Check
+	for _, f := range Families {
+		one = append(one, f.allIP("all", 1, "n1-a"))
+		ones = append(ones, everything("client", f.VIP(1), by(f.Addr("client"), "n1-a"))...)
+		two = append(two, f.service80("port", dataplane.LoadBalancerIP, f.VIP(2), "n2-a"))
+		twos = append(twos, ask80("client", f.VIP(2), by(f.Addr("n1"), "n2-a"))...)
+	}
+	require.NoError(t, first.Replace(t.Context(), one))
+	require.NoError(t, second.Replace(t.Context(), two))
+	l.Check(t, slices.Concat(ones, twos))
+	require.NoError(t, first.Replace(t.Context(), one))
+	intact, err := second.Check(t.Context())
+	require.NoError(t, err)
+	require.True(t, intact, "another's Replace is not a change of ours")
+	l.Check(t, slices.Concat(ones, twos))
+	require.NoError(t, first.Cleanup(t.Context()))
+	l.Check(t, append(twos, ask("client", TCP, Family{}.VIP(1), Port, silence)))
 }
 
 // TestSwitch goes from one dataplane to the other, in the order in which it is done on a node: the new one writes, then
