@@ -35,7 +35,7 @@ type Writer struct {
 	layout layout
 	// members counts the services that have each.
 	members map[member]int
-	seen   state
+	seen    state
 	written int
 }
 
@@ -125,11 +125,11 @@ func (w *Writer) Cleanup(context.Context) error {
 // delta is what a transaction adds and removes, in the order that the kernel wants: a chain is there before something
 // goes to it, and goes when nothing goes to it any more.
 type delta struct {
-	addSets, delSets     []affinitySet
-	newChains, delChains []string
-	flush                []string
-	rules                []commented
-	addElems, delElems   []element
+	addSets, delSets       []affinitySet
+	newChains, delChains   []string
+	flush                  []string
+	rules                  []commented
+	addElems, delElems     []element
 	addMembers, delMembers []member
 }
 
