@@ -25,6 +25,12 @@ const (
 	checkEvery = 20 * time.Second
 )
 
+// flows removes the flows of connections that a change made wrong: package conntrack, or a test.
+type flows interface {
+	Clean(ctx context.Context, changes []dataplane.Change) (int, error)
+	CleanAll(ctx context.Context, services []*dataplane.Service) (int, error)
+}
+
 // Driver has a writer make the kernel follow. Its life:
 //
 //  1. newDriver, and start with a writer.
@@ -34,6 +40,7 @@ const (
 type Driver struct {
 	writer   dataplane.Writer
 	replaced func(context.Context) // called once, when everything was written for the first time
+	flows    flows
 	check    time.Duration
 
 	mu      sync.Mutex
@@ -48,6 +55,7 @@ type Driver struct {
 	// What follows belongs to the goroutine that writes.
 
 	written map[string]*dataplane.Service // what the kernel does; nil: not known, and to be replaced
+	applied []dataplane.Change            // since flows were cleaned
 	backoff time.Duration
 
 	metrics *metrics
@@ -62,8 +70,8 @@ func newDriver() *Driver {
 }
 
 // start gives the driver its writer, and what to do when that has replaced everything for the first time.
-func (d *Driver) start(writer dataplane.Writer, replaced func(context.Context)) {
-	d.writer, d.replaced = writer, replaced
+func (d *Driver) start(writer dataplane.Writer, flows flows, replaced func(context.Context)) {
+	d.writer, d.flows, d.replaced = writer, flows, replaced
 }
 
 // Update takes changes of what is desired; Old is not looked at. The first call starts the writing, and also one
@@ -197,6 +205,7 @@ func (d *Driver) sync(ctx context.Context) error {
 		return nil
 	}
 	d.metrics.observe(kind, time.Since(start), err)
+	d.cleanFlows(ctx, kind == "full")
 	d.mu.Lock()
 	d.failure = err
 	if err != nil && d.written != nil {
@@ -208,6 +217,25 @@ func (d *Driver) sync(ctx context.Context) error {
 	}
 	d.mu.Unlock()
 	return err
+}
+
+// cleanFlows is called when the kernel has the changes: before, a new flow could go the old way again. A failure is not
+// one of the services', and trying again later would find other flows.
+func (d *Driver) cleanFlows(ctx context.Context, all bool) {
+	var removed int
+	var err error
+	switch {
+	case all && d.written != nil:
+		removed, err = d.flows.CleanAll(ctx, slices.Collect(maps.Values(d.written)))
+	case !all && len(d.applied) != 0:
+		removed, err = d.flows.Clean(ctx, d.applied)
+	}
+	d.applied = nil
+	d.metrics.flows.Add(float64(removed))
+	if err != nil {
+		d.metrics.flowFailures.Inc()
+		klog.ErrorS(err, "Flows that go the wrong way may be left")
+	}
 }
 
 // replace writes everything. When the kernel does not take it, it is written without services, and these one after the
@@ -258,6 +286,7 @@ func (d *Driver) apply(ctx context.Context, changes []dataplane.Change) error {
 	}
 	err := d.writer.Apply(ctx, changes)
 	if err == nil {
+		d.applied = append(d.applied, changes...)
 		for _, c := range changes {
 			if c.New == nil {
 				delete(d.written, c.Name())

@@ -32,7 +32,8 @@ type kernel struct {
 	broken   bool
 	altered  bool
 	replaces int
-	applied  int // services in successful calls of Apply
+	applied  int      // services in successful calls of Apply
+	cleaned  []string // whose flows were looked at, by name
 }
 
 func (k *kernel) accepts(services ...*dataplane.Service) error {
@@ -88,6 +89,27 @@ func (k *kernel) Check(context.Context) (bool, error) {
 	return !k.altered, nil
 }
 
+func (k *kernel) Clean(_ context.Context, changes []dataplane.Change) (int, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, c := range changes {
+		if !dataplane.Equal(k.services[c.Name()], c.New) {
+			panic("flows are cleaned before the kernel has the change")
+		}
+		k.cleaned = append(k.cleaned, c.Name())
+	}
+	return len(changes), nil
+}
+
+func (k *kernel) CleanAll(_ context.Context, services []*dataplane.Service) (int, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, s := range services {
+		k.cleaned = append(k.cleaned, s.Name)
+	}
+	return 0, errors.New("conntrack is not there") // which is logged, and nothing else
+}
+
 func (k *kernel) Cleanup(context.Context) error    { return nil }
 func (k *kernel) Text([]*dataplane.Service) string { return "" }
 
@@ -122,7 +144,7 @@ func started(t *testing.T, k *kernel, prepare ...func(*Driver)) *Driver {
 	for _, p := range prepare {
 		p(d)
 	}
-	d.start(k, nil)
+	d.start(k, k, nil)
 	t.Cleanup(d.Stop)
 	return d
 }
@@ -145,6 +167,9 @@ func TestChangesFollowOneReplace(t *testing.T) {
 	require.NoError(t, d.Ready())
 	require.Equal(t, 1, k.replaces)
 	require.Equal(t, 2, k.applied, "only what changed")
+	d.Stop()
+	slices.Sort(k.cleaned)
+	require.Equal(t, []string{"a", "a", "b", "c"}, k.cleaned, "all at the start, then those that changed")
 }
 
 // TestOneRefusedService keeps none of the others from being programmed, neither at the start nor later.

@@ -13,11 +13,13 @@ import (
 
 // metrics are what a driver tells of its work.
 type metrics struct {
-	duration *prometheus.HistogramVec
-	failures *prometheus.CounterVec
-	success  prometheus.Gauge
-	repairs  prometheus.Counter
-	failing  atomic.Bool
+	duration     *prometheus.HistogramVec
+	failures     *prometheus.CounterVec
+	success      prometheus.Gauge
+	repairs      prometheus.Counter
+	flows        prometheus.Counter
+	flowFailures prometheus.Counter
+	failing      atomic.Bool
 }
 
 func newMetrics() *metrics {
@@ -34,6 +36,12 @@ func newMetrics() *metrics {
 		}),
 		repairs: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "kpng_dataplane_repairs_total", Help: "How often someone else had removed or altered our rules.",
+		}),
+		flows: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kpng_dataplane_conntrack_deletions_total", Help: "Flows that were removed because they went where they should not any more.",
+		}),
+		flowFailures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kpng_dataplane_conntrack_failures_total", Help: "How often flows could not be removed.",
 		}),
 	}
 }
@@ -54,5 +62,5 @@ func (m *metrics) failed() bool { return m.failing.Load() }
 // Collectors are the metrics.
 func (d *Driver) Collectors() []prometheus.Collector {
 	m := d.metrics
-	return []prometheus.Collector{m.duration, m.failures, m.success, m.repairs}
+	return []prometheus.Collector{m.duration, m.failures, m.success, m.repairs, m.flows, m.flowFailures}
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
+	"sigs.k8s.io/kpng/backends/internal/dataplane/conntrack"
 	"sigs.k8s.io/kpng/backends/internal/dataplane/iptables"
 	"sigs.k8s.io/kpng/backends/internal/dataplane/nftables"
 	"sigs.k8s.io/kpng/client/localsink"
@@ -55,7 +56,7 @@ func (o *Options) Open(ctx context.Context, d dataplane.Options) (*Session, erro
 	if err := sysctls("/proc/sys").ensureForwarding(o.SetSysctls); err != nil {
 		return nil, err
 	}
-	o.shared().start(writer, func(ctx context.Context) {
+	o.shared().start(writer, conntrack.Cleaner{}, func(ctx context.Context) {
 		// What a run with the other dataplane wrote would still redirect, with targets that are not true any more.
 		if err := cleanup(ctx, other); err != nil {
 			klog.ErrorS(err, "Removing what the other dataplane may have written")
