@@ -6,6 +6,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -181,6 +182,32 @@ func TestEveryPacket(t *testing.T) {
 			require.NoError(t, cmd.Run(), stderr.String())
 			require.Empty(t, w.rules())
 		})
+	}
+}
+
+// TestFixedPort: a client of UDP that keeps its port, and never is silent for long, follows the endpoints.
+func TestFixedPort(t *testing.T) {
+	w := newWorld(t)
+	cmd, _ := w.program()
+	require.NoError(t, cmd.Start())
+	for i, vip := range w.vip {
+		w.set(w.node.Pods[0])
+		for _, step := range [][]*netlab.Host{{w.node.Pods[0]}, {w.node.Pods[1]}, {}, {w.node.Pods[0]}} {
+			w.set(step...)
+			want := ""
+			if len(step) != 0 {
+				want = step[0].Name
+			} else {
+				require.Eventually(t, func() bool { return !strings.Contains(w.rules(), "-d "+vip.String()) }, patience, 10*time.Millisecond)
+			}
+			require.Eventually(t, func() bool {
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+				answer, err := w.cluster.Client.Probe(ctx, netlab.Probe{Network: "udp", To: netip.AddrPortFrom(vip, 6000),
+					From: netip.AddrPortFrom(netip.Addr{}, uint16(5555+i)), Size: 100})
+				return answer.Host == want && (err == nil) == (want != "")
+			}, patience, 10*time.Millisecond, "%s: %q", vip, want)
+		}
 	}
 }
 
