@@ -11,12 +11,7 @@ import (
 
 // generation is the number that the kernel gives to the state of all its nftables rules: every transaction, whoever
 // makes it, counts it up. 0 is unknown.
-func generation() uint32 {
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
-	if err != nil {
-		return 0
-	}
-	defer c.Close()
+func generation(c *netlink.Conn) uint32 {
 	replies, err := c.Execute(netlink.Message{
 		Header: netlink.Header{
 			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN),

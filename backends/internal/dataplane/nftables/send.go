@@ -24,13 +24,28 @@ func encoder(take func([]netlink.Message)) (*nft.Conn, error) {
 	}))
 }
 
-var errCaptured = errors.New("not sent")
+// errCaptured is of a kind that the library takes for the end, instead of waiting for each of its answers.
+var errCaptured = fmt.Errorf("not sent: %w", unix.ENOBUFS)
 
 // bufferSize is the limit of the socket's buffers, which are taken as needed: a transaction is one datagram.
 const bufferSize = 512 << 20
 
-// send makes a batch happen, all of it or nothing.
-func send(batch []netlink.Message) error {
+// dial opens a socket to send with. Opening one for each change would cost ten times the change: when one is closed, the
+// kernel waits for what is left of earlier transactions.
+func dial() (*netlink.Conn, error) {
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, fmt.Errorf("opening netlink: %w", err)
+	}
+	if err := errors.Join(c.SetReadBuffer(bufferSize), c.SetWriteBuffer(bufferSize)); err != nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("netlink buffers: %w", err)
+	}
+	return c, nil
+}
+
+// send makes a batch happen, all of it or nothing. After an error the socket is not to be used any more.
+func send(c *netlink.Conn, batch []netlink.Message) error {
 	for i := range batch {
 		h := &batch[i].Header
 		h.Sequence, h.PID, h.Length = 0, 0, 0
@@ -49,18 +64,10 @@ func send(batch []netlink.Message) error {
 	// One answer, to the last message before the end of the batch. An error, wherever it is, comes before it.
 	batch[len(batch)-2].Header.Flags |= netlink.Acknowledge
 
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
-	if err != nil {
-		return fmt.Errorf("opening netlink: %w", err)
-	}
-	defer c.Close()
-	if err := errors.Join(c.SetReadBuffer(bufferSize), c.SetWriteBuffer(bufferSize)); err != nil {
-		return fmt.Errorf("netlink buffers: %w", err)
-	}
 	if _, err := c.SendMessages(batch); err != nil {
 		return fmt.Errorf("sending %d messages: %w", len(batch), err)
 	}
-	_, err = c.Receive()
+	_, err := c.Receive()
 	return err
 }
 

@@ -38,7 +38,7 @@ func begin(owner string) (*transaction, error) {
 	return t, nil
 }
 
-func (t *transaction) commit() error {
+func (t *transaction) commit(c *netlink.Conn) error {
 	if t.err != nil {
 		return t.err
 	}
@@ -48,7 +48,7 @@ func (t *transaction) commit() error {
 	if t.batch == nil {
 		return nil
 	}
-	if err := send(t.batch); err != nil {
+	if err := send(c, t.batch); err != nil {
 		return fmt.Errorf("nftables: table inet %s: %w", t.table.Name, err)
 	}
 	return nil

@@ -25,17 +25,21 @@ import (
 	"strings"
 
 	nft "github.com/google/nftables"
+	"github.com/mdlayher/netlink"
 
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
 )
 
-// Writer is a [dataplane.Writer]. It works in the network namespace of the thread that calls it.
+// Writer is a [dataplane.Writer]. It works in the network namespace of the thread that calls it first.
 type Writer struct {
 	opts   dataplane.Options
 	layout layout
 	// members counts the services that have each.
 	members map[member]int
 	seen    state
+	// conn writes, list reads; opened when needed.
+	conn    *netlink.Conn
+	list    *nft.Conn
 	written int
 }
 
@@ -103,14 +107,42 @@ func (w *Writer) transact(fill func(*transaction)) error {
 	if err != nil {
 		return err
 	}
-	before := generation()
+	if err := w.open(); err != nil {
+		return err
+	}
+	before := generation(w.conn)
 	fill(t)
-	if err := t.commit(); err != nil {
+	if err := t.commit(w.conn); err != nil {
+		w.Close() // there may be more answers
 		return err
 	}
 	w.written = t.elements
-	w.seen.committed(t, before)
+	w.committed(before)
 	return nil
+}
+
+func (w *Writer) open() (err error) {
+	if w.conn == nil {
+		w.conn, err = dial()
+	}
+	if w.list == nil && err == nil {
+		w.list, err = nft.New(nft.AsLasting())
+	}
+	if err != nil {
+		return fmt.Errorf("nftables: %w", err)
+	}
+	return nil
+}
+
+// Close closes the writer's sockets. They are opened again when needed.
+func (w *Writer) Close() {
+	if w.conn != nil {
+		_ = w.conn.Close()
+	}
+	if w.list != nil {
+		_ = w.list.CloseLasting()
+	}
+	w.conn, w.list = nil, nil
 }
 
 // Written is how many rules and elements the last transaction wrote or removed.
@@ -255,17 +287,13 @@ type state struct {
 }
 
 // committed notes what is there. If somebody else made a transaction at the same time, the next Check looks closer.
-func (s *state) committed(t *transaction, before uint32) {
-	*s = state{}
-	if now := generation(); before != 0 && now == before+1 {
-		s.generation = now
+func (w *Writer) committed(before uint32) {
+	w.seen = state{}
+	if now := generation(w.conn); before != 0 && now == before+1 {
+		w.seen.generation = now
 	}
-	listing, err := nft.New()
-	if err != nil {
-		return // and Check will say so
-	}
-	if table, err := listing.ListTableOfFamily(t.table.Name, t.table.Family); err == nil && table != nil {
-		s.use = table.Use
+	if table, err := w.list.ListTableOfFamily(w.opts.Owner, nft.TableFamilyINet); err == nil && table != nil {
+		w.seen.use = table.Use
 	}
 }
 
@@ -273,15 +301,14 @@ func (s *state) committed(t *transaction, before uint32) {
 // must have as many chains and sets as it had, and the rules that lead into it. A rule changed by hand inside a
 // chain of a single service is not noticed.
 func (w *Writer) Check(context.Context) (bool, error) {
-	now := generation()
+	if err := w.open(); err != nil {
+		return false, err
+	}
+	now := generation(w.conn)
 	if now != 0 && now == w.seen.generation {
 		return true, nil
 	}
-	c, err := nft.New()
-	if err != nil {
-		return false, fmt.Errorf("nftables: %w", err)
-	}
-	tables, err := c.ListTablesOfFamily(nft.TableFamilyINet)
+	tables, err := w.list.ListTablesOfFamily(nft.TableFamilyINet)
 	if err != nil {
 		return false, fmt.Errorf("nftables: listing tables: %w", err)
 	}
@@ -289,7 +316,7 @@ func (w *Writer) Check(context.Context) (bool, error) {
 	if i < 0 || tables[i].Use != w.seen.use || tables[i].Flags != 0 {
 		return false, nil
 	}
-	if ok, err := w.chainsIntact(c, tables[i]); !ok || err != nil {
+	if ok, err := w.chainsIntact(w.list, tables[i]); !ok || err != nil {
 		return false, err
 	}
 	w.seen.generation = now
