@@ -14,15 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inUse says whether a table is there. Asking iptables-legacy would make it.
-func (t *tool) inUse(table table) bool {
+// inUse says whether a table is there, or otherwise when that is not known. Asking iptables-legacy would make it.
+func (t *tool) inUse(table table, otherwise bool) bool {
 	if t.flavor != Legacy {
 		return true
 	}
 	content, err := os.ReadFile([...]string{"/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names"}[t.family])
 	if err != nil {
-		// The file belongs to root. Whether there is something to clean is better asked than guessed.
-		return !errors.Is(err, os.ErrNotExist)
+		return otherwise && !errors.Is(err, os.ErrNotExist) // it may be root's
 	}
 	for name := range strings.Lines(string(content)) {
 		if strings.TrimSpace(name) == table.String() {

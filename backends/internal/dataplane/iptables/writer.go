@@ -199,7 +199,7 @@ func (w *Writer) Cleanup(ctx context.Context) error {
 	var errs []error
 	for _, f := range families {
 		for _, t := range candidates(f) {
-			errs = append(errs, w.cleanupTool(ctx, t))
+			errs = append(errs, w.cleanupTool(ctx, t, true))
 		}
 	}
 	w.written = [len(families)][len(tables)]written{}
@@ -214,15 +214,16 @@ func (w *Writer) cleanupOthers(ctx context.Context) error {
 			if chosen := w.tools[f]; chosen == nil || chosen.flavor == t.flavor {
 				continue
 			}
-			errs = append(errs, w.cleanupTool(ctx, t))
+			errs = append(errs, w.cleanupTool(ctx, t, false))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (w *Writer) cleanupTool(ctx context.Context, t *tool) error {
+// cleanupTool removes all that is there. Tables that may not be there are looked at only when asked to.
+func (w *Writer) cleanupTool(ctx context.Context, t *tool, asked bool) error {
 	for _, table := range tables {
-		if !t.inUse(table) {
+		if !t.inUse(table, asked) {
 			continue
 		}
 		listing, err := t.save(ctx, table.String())
