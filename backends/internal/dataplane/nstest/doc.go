@@ -8,6 +8,6 @@
 //   - [Lab.Ask] sends one question from any host and returns who answered.
 //   - [Stream] and [Datagrams] keep talking while the rules change and count what was lost.
 //   - [Spread] tells whether answers are spread evenly (a chi-square bound).
-//   - [Cases] is the packet-truth table: Services in, (pod, source address) out, as plain data. [Case.Run] checks one
+//   - [AllIPCases] and [NATCases] are the packet-truth table: Services in, (pod, source address) out, as plain data. [Case.Run] checks one
 //     case on any dataplane.Writer; the tests of this package run all of them on all writers we have.
 package nstest
