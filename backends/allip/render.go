@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allip
+
+import (
+	"net/netip"
+	"time"
+
+	"sigs.k8s.io/kpng/api/localv1"
+	"sigs.k8s.io/kpng/backends/internal/dataplane"
+	"sigs.k8s.io/kpng/client/localsink/fullstate"
+)
+
+// render is all that a service asks for: every external and load-balancer IP, for the endpoints of its family. It is
+// pure. A service without such an address is nil. An address without an endpoint to use is rendered too, so that the
+// service keeps its claim to it, with an empty pool: see served.
+func render(item *fullstate.ServiceEndpoints, config *Config) *dataplane.Service {
+	svc := item.Service
+	s := &dataplane.Service{Name: svc.NamespacedName()}
+	var affinity time.Duration
+	if clientIP := svc.GetClientIP(); clientIP != nil {
+		affinity = time.Duration(max(1, clientIP.GetTimeoutSeconds())) * time.Second
+	}
+	var pools [2]dataplane.Pool // by family
+	for i := range pools {
+		pools[i] = pool(item.Endpoints, i == 1, config.Scope)
+	}
+	seen := map[netip.Addr]bool{}
+	add := func(kind dataplane.Kind, ips *localv1.IPSet) {
+		for _, text := range ips.All() {
+			ip, err := netip.ParseAddr(text)
+			if err != nil || seen[ip.Unmap()] {
+				continue
+			}
+			ip = ip.Unmap()
+			seen[ip] = true
+			f := dataplane.Frontend{Kind: kind, IP: ip, Protocol: dataplane.Any, Pool: pools[family(ip)], Affinity: affinity}
+			f.Sources = sources(svc, ip)
+			if !allLocal(f.Pool) {
+				f.Masquerade = dataplane.Always // or the answers would go to the client without us
+			}
+			s.Frontends = append(s.Frontends, f)
+		}
+	}
+	add(dataplane.ExternalIP, svc.GetIPs().GetExternalIPs())
+	add(dataplane.LoadBalancerIP, svc.GetIPs().GetLoadBalancerIPs())
+	if len(s.Frontends) == 0 {
+		return nil
+	}
+	if config.EgressSNAT {
+		s.Egress = egress(s.Frontends)
+	}
+	s.Normalize()
+	return s
+}
+
+// family indexes what there is of each family.
+func family(ip netip.Addr) int {
+	if ip.Is6() {
+		return 1
+	}
+	return 0
+}
+
+// pool is the endpoints to use: those on this node; without one, and with scope cluster, the others.
+func pool(endpoints []*localv1.Endpoint, v6 bool, scope Scope) dataplane.Pool {
+	var local, remote []dataplane.Target
+	seen := map[netip.Addr]bool{}
+	for _, ep := range endpoints {
+		// Any packet is meant, so an endpoint that may be used for any kind of traffic may be used.
+		if !ep.GetScopes().Any() {
+			continue
+		}
+		ip, ok := endpointIP(ep, v6)
+		if !ok || seen[ip] {
+			continue
+		}
+		seen[ip] = true
+		if ep.GetLocal() {
+			local = append(local, dataplane.Target{IP: ip, Local: true})
+		} else {
+			remote = append(remote, dataplane.Target{IP: ip})
+		}
+	}
+	if len(local) == 0 && scope == ScopeCluster {
+		return dataplane.Pool{Targets: remote}
+	}
+	return dataplane.Pool{Targets: local}
+}
+
+// endpointIP is the address of an endpoint in a family. When there are several, each of them is the same endpoint (as
+// the EndpointSlice API has it), and the first is as good as any.
+func endpointIP(ep *localv1.Endpoint, v6 bool) (netip.Addr, bool) {
+	list := ep.GetIPs().GetV4()
+	if v6 {
+		list = ep.GetIPs().GetV6()
+	}
+	for _, text := range list {
+		ip, err := netip.ParseAddr(text)
+		if err == nil && ip.Is6() == v6 && ip.Zone() == "" && !ip.Is4In6() && !isSpecial(ip) {
+			return ip, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// sources are who may use an address, by loadBalancerSourceRanges; nil is everybody.
+func sources(svc *localv1.Service, ip netip.Addr) []netip.Prefix {
+	var list []netip.Prefix
+	filtered := false
+	for _, filter := range svc.GetIPFilters() {
+		if !contains(filter.GetTargetIPs(), ip) {
+			continue
+		}
+		filtered = true
+		for _, text := range filter.GetSourceRanges() {
+			// A range that cannot be read admits nobody.
+			if p, err := netip.ParsePrefix(text); err == nil && p.Addr().Is6() == ip.Is6() && !p.Addr().Is4In6() {
+				list = append(list, p.Masked())
+			}
+		}
+	}
+	if filtered && list == nil {
+		list = []netip.Prefix{}
+	}
+	return list
+}
+
+func contains(set *localv1.IPSet, ip netip.Addr) bool {
+	for _, text := range set.All() {
+		if a, err := netip.ParseAddr(text); err == nil && a.Unmap() == ip {
+			return true
+		}
+	}
+	return false
+}
+
+func allLocal(p dataplane.Pool) bool {
+	for _, t := range p.Targets {
+		if !t.Local {
+			return false
+		}
+	}
+	return true
+}
+
+// egress gives each pod on this node one of the service's addresses of its family: the lowest external IP, as who wrote
+// the service chose it, or else the lowest load-balancer IP.
+func egress(frontends []dataplane.Frontend) []dataplane.Egress {
+	var chosen [2]*dataplane.Frontend
+	for i := range frontends {
+		f := &frontends[i]
+		best := chosen[family(f.IP)]
+		if best == nil || f.Kind < best.Kind || (f.Kind == best.Kind && f.IP.Less(best.IP)) {
+			chosen[family(f.IP)] = f
+		}
+	}
+	var list []dataplane.Egress
+	for _, f := range chosen {
+		if f == nil {
+			continue
+		}
+		for _, t := range f.Pool.Targets {
+			if t.Local {
+				list = append(list, dataplane.Egress{Source: t.IP, IP: f.IP})
+			}
+		}
+	}
+	return list
+}
+
+// permitted is a service without the addresses that the guard refuses, which it also returns. The service itself is
+// not changed. One that has no address left is nil.
+func permitted(s *dataplane.Service, g *guard) (*dataplane.Service, map[netip.Addr]Reason) {
+	var refused map[netip.Addr]Reason
+	out := &dataplane.Service{Name: s.Name}
+	for _, f := range s.Frontends {
+		if reason := g.refuse(f.IP); reason != "" {
+			if refused == nil {
+				refused = map[netip.Addr]Reason{}
+			}
+			refused[f.IP] = reason
+			continue
+		}
+		out.Frontends = append(out.Frontends, f)
+	}
+	if len(out.Frontends) == 0 {
+		return nil, refused
+	}
+	if len(s.Egress) != 0 {
+		out.Egress = egress(out.Frontends) // with another address, when the one that was chosen is refused
+		out.Normalize()
+	}
+	return out, refused
+}
+
+// served is a service without the addresses that there is no endpoint for: all-ip takes the packets of an address to
+// give them to a pod, and otherwise they go where they would go anyway, as to another node that has one.
+func served(s *dataplane.Service) *dataplane.Service {
+	if s == nil {
+		return nil
+	}
+	out := &dataplane.Service{Name: s.Name, Egress: s.Egress}
+	for _, f := range s.Frontends {
+		if len(f.Pool.Targets) != 0 {
+			out.Frontends = append(out.Frontends, f)
+		}
+	}
+	if len(out.Frontends) == 0 {
+		return nil
+	}
+	return out
+}
