@@ -7,6 +7,7 @@ package iptables
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,10 +35,15 @@ func BenchmarkApply(b *testing.B) {
 	})
 }
 
-// withServices runs a benchmark in a namespace that has the Services already.
+// withServices runs a benchmark in a namespace that has the Services already. KPNG_BENCH_LARGE=1 adds 5,000 Services,
+// which iptables-nft takes more than a minute to write.
 func withServices(b *testing.B, run func(*testing.B, *Writer, []*dataplane.Service)) {
+	sizes := []int{100, 1000}
+	if os.Getenv("KPNG_BENCH_LARGE") != "" {
+		sizes = append(sizes, 5000)
+	}
 	for _, flavor := range []Flavor{NFT, Legacy} {
-		for _, n := range []int{100, 1000, 5000} {
+		for _, n := range sizes {
 			b.Run(fmt.Sprintf("%s/services=%d", flavor, n), func(b *testing.B) {
 				node := netlab.ForTest(b).Host("node")
 				require.NoError(b, node.Do(func() error {
