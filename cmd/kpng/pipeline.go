@@ -29,7 +29,7 @@ type part interface {
 	Collectors() []prometheus.Collector
 }
 
-// start sets logging and metrics up for the parts of a process.
+// start serves the metrics of the parts of a process, and whether all of them are ready.
 func start(ctx context.Context, options *process.Options, parts ...part) error {
 	var metrics []prometheus.Collector
 	for _, p := range parts {

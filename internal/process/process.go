@@ -107,9 +107,6 @@ func versionCommand() *cobra.Command {
 	}
 }
 
-// stamped is set at link time (-X) where the build does not record the commit by itself.
-var stamped string
-
 // Version tells the version from the build: the module's version, the commit, and whether there were changes to it.
 func Version() string {
 	info, ok := debug.ReadBuildInfo()
@@ -125,9 +122,6 @@ func Version() string {
 		settings[s.Key] = s.Value
 	}
 	revision := settings["vcs.revision"]
-	if revision == "" {
-		revision = stamped
-	}
 	if revision == "" {
 		return version
 	}

@@ -60,23 +60,7 @@ func (d *Diff) Event() time.Time { return d.event }
 // Services yields the services that differ as (old, new), ordered by namespace/name. One of the two is nil when the
 // service came or went; what exists only as slices counts as not there.
 func (d *Diff) Services() iter.Seq2[*Service, *Service] {
-	pairs := pairs(d.whole, d.services, d.from.services, d.to.services)
-	return func(yield func(*Service, *Service) bool) {
-		for old, new := range pairs {
-			if !old.Exists() {
-				old = nil
-			}
-			if !new.Exists() {
-				new = nil
-			}
-			if old == new {
-				continue
-			}
-			if !yield(old, new) {
-				return
-			}
-		}
-	}
+	return existing(pairs(d.whole, d.services, d.from.services, d.to.services))
 }
 
 // Nodes yields the nodes that differ as (old, new), ordered by name; one of the two is nil when it came or went.
@@ -87,18 +71,20 @@ func (d *Diff) Nodes() iter.Seq2[*Node, *Node] {
 // AllServices yields every service that exists on either side as (old, new), changed or not: what a reader needs
 // whose own place in the cluster changed.
 func (d *Diff) AllServices() iter.Seq2[*Service, *Service] {
+	return existing(merged(d.from.services, d.to.services))
+}
+
+// existing has nil in place of what exists only as slices, and leaves out pairs of which nothing is left.
+func existing(pairs iter.Seq2[*Service, *Service]) iter.Seq2[*Service, *Service] {
 	return func(yield func(*Service, *Service) bool) {
-		for old, new := range merged(d.from.services, d.to.services) {
+		for old, new := range pairs {
 			if !old.Exists() {
 				old = nil
 			}
 			if !new.Exists() {
 				new = nil
 			}
-			if old == nil && new == nil {
-				continue
-			}
-			if !yield(old, new) {
+			if (old != nil || new != nil) && !yield(old, new) {
 				return
 			}
 		}
