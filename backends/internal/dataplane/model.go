@@ -122,12 +122,15 @@ const (
 	Never Masquerade = iota
 	// NonLocal: the node's, if the client is not in [Options.ClusterCIDRs] and the target is not on this node.
 	NonLocal
+	// Remote: the node's, if the target is not on this node, whoever the client is. Node ports want it: a pod of another
+	// node that asks this node would otherwise be answered past it.
+	Remote
 	// Always: the node's, whoever the client is.
 	Always
 )
 
 func (m Masquerade) String() string {
-	return text(m, "Masquerade", map[Masquerade]string{Never: "never", NonLocal: "non-local", Always: "always"})
+	return text(m, "Masquerade", map[Masquerade]string{Never: "never", NonLocal: "non-local", Remote: "remote", Always: "always"})
 }
 
 func text[T interface {

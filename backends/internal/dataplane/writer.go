@@ -59,6 +59,9 @@ type Options struct {
 	// Mark and MarkAlways are two bits of a packet's mark, used between its redirection and its leaving. MarkAlways means
 	// the same to every writer, masquerade; what Mark means is the writer's own. So several may be on a node.
 	Mark, MarkAlways uint32
+	// DropInvalid drops forwarded packets that connection tracking calls invalid. They would pass without being translated
+	// back, and their receiver would answer with a reset that ends the connection (kubernetes/kubernetes#74839).
+	DropInvalid bool
 	// ConnMark is a bit of the mark of each connection that we redirected, by which FORWARD accepts it.
 	ConnMark uint32
 }
