@@ -57,7 +57,7 @@ func (c *compiler) hooks() []hook {
 func (c *compiler) baseChains(f family, t table) rulesOf {
 	if t == filter {
 		return rulesOf{
-			c.base(forward): {join(marked("connmark", c.ConnMark), "-j ACCEPT")},
+			c.base(forward): c.forwardRules(),
 			c.base(refuse): append(append([]rule{join(jump(c.base(refusePorts)))},
 				c.toNode(f, c.base(refuseNode))...), join(jump(c.base(refuseAddrs)))),
 			c.base(refusePorts): nil, c.base(refuseNode): nil, c.base(refuseAddrs): nil,
@@ -80,6 +80,15 @@ func (c *compiler) baseChains(f family, t table) rulesOf {
 		c.base(egress):     append(c.ifCluster(f, "-d", "-j RETURN"), join(jump(c.base(egressFrom)))),
 		c.base(egressFrom): nil,
 	}
+}
+
+// forwardRules end the way of what is invalid before they accept what we redirected.
+func (c *compiler) forwardRules() []rule {
+	accept := join(marked("connmark", c.ConnMark), "-j ACCEPT")
+	if c.DropInvalid {
+		return []rule{join("-m conntrack --ctstate INVALID", drop), accept}
+	}
+	return []rule{accept}
 }
 
 // toNode leads packets for this node's addresses to a chain about node ports.

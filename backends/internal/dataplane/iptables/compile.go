@@ -159,14 +159,7 @@ func (sc *serviceCompiler) spread(pool string, fr *dataplane.Frontend, p *datapl
 
 // send is the rules that send to a target.
 func (sc *serviceCompiler) send(fr *dataplane.Frontend, t dataplane.Target, m dataplane.Masquerade) []rule {
-	var rules []rule
-	if m == dataplane.NonLocal && !t.Local {
-		rules = append(rules, join(jump(sc.base(offCluster))))
-	}
-	if m != dataplane.Always {
-		// A hairpin: the target would answer itself without asking us.
-		rules = append(rules, join(fromHost(t.IP), setMark("MARK", sc.MarkAlways)))
-	}
+	rules := sc.masqueradeFor(t, m)
 	protocol, remember := "", ""
 	if t.Port != 0 {
 		protocol = "-p " + fr.Protocol.String()
@@ -175,6 +168,22 @@ func (sc *serviceCompiler) send(fr *dataplane.Frontend, t dataplane.Target, m da
 		remember = sc.family.remember(sc.list(fr, t))
 	}
 	return append(rules, join(protocol, remember, dnat(t.IP, t.Port)))
+}
+
+// masqueradeFor marks what is to be masqueraded on its way to a target. With Always the pool has done it.
+func (sc *serviceCompiler) masqueradeFor(t dataplane.Target, m dataplane.Masquerade) []rule {
+	// A hairpin: the target would answer itself without asking us.
+	hairpin := join(fromHost(t.IP), setMark("MARK", sc.MarkAlways))
+	switch {
+	case m == dataplane.Always:
+		return nil
+	case m == dataplane.Remote && !t.Local:
+		return []rule{join(setMark("MARK", sc.MarkAlways))}
+	case m == dataplane.NonLocal && !t.Local:
+		return []rule{join(jump(sc.base(offCluster))), hairpin}
+	default:
+		return []rule{hairpin}
+	}
 }
 
 // list is the name of the list of clients that a target is remembered for: one for all frontends that lead to it, as a

@@ -50,6 +50,22 @@ func targets(port uint16, ips ...string) dataplane.Pool {
 type scenario struct {
 	name     string
 	services []*dataplane.Service
+	options  func(*dataplane.Options) // nil: those of all
+}
+
+// writer is one with the scenario's options, or else the one at hand.
+func (s scenario) writer(t *testing.T, flavor Flavor, otherwise *Writer) *Writer {
+	t.Helper()
+	if s.options == nil && otherwise != nil {
+		return otherwise
+	}
+	o := options()
+	if s.options != nil {
+		s.options(&o)
+	}
+	w, err := New(o, flavor)
+	require.NoError(t, err)
+	return w
 }
 
 func frontend(kind dataplane.Kind, address string, protocol dataplane.Protocol, port uint16, pool dataplane.Pool) dataplane.Frontend {
@@ -70,26 +86,29 @@ func scenarios() []scenario {
 	}
 	local := targets(8080, "11.0.1.2")
 	return []scenario{
-		{"nothing", nil},
-		{"all-ip", service(any4, any6)},
-		{"all-ip-spread", service(
+		{name: "nothing"},
+		{name: "all-ip", services: service(any4, any6)},
+		{name: "all-ip-spread", services: service(
 			with(any4, func(f *dataplane.Frontend) { f.Pool = targets(0, "11.0.1.2", "11.0.1.3", "11.0.1.4") }),
 			with(any6, func(f *dataplane.Frontend) { f.Pool = targets(0, "1100::202", "1100::203"); f.Affinity = 3 * time.Hour }))},
-		{"all-ip-remote", service(with(any4, func(f *dataplane.Frontend) { f.Masquerade = dataplane.Always }))},
-		{"all-ip-egress", []*dataplane.Service{{Name: "default/sip", Frontends: []dataplane.Frontend{any4, any6},
+		{name: "all-ip-remote", services: service(with(any4, func(f *dataplane.Frontend) { f.Masquerade = dataplane.Always }))},
+		{name: "all-ip-egress", services: []*dataplane.Service{{Name: "default/sip", Frontends: []dataplane.Frontend{any4, any6},
 			Egress: []dataplane.Egress{{Source: ip("11.0.1.2"), IP: ip("192.0.2.1")}, {Source: ip("1100::202"), IP: ip("1000::55")}}}}},
-		{"refused", service(
+		{name: "refused", services: service(
 			with(any4, func(f *dataplane.Frontend) { f.Pool = dataplane.Pool{} }),
 			with(tcp, func(f *dataplane.Frontend) { f.Pool = dataplane.Pool{} }),
 			frontend(dataplane.ClusterIP, "10.0.0.1", dataplane.UDP, 53, dataplane.Pool{Empty: dataplane.Drop}),
 			frontend(dataplane.ClusterIP, "fd00::1", dataplane.SCTP, 53, dataplane.Pool{}))},
-		{"ports", service(
+		{name: "ports", services: service(
 			with(tcp, func(f *dataplane.Frontend) { f.Masquerade = dataplane.NonLocal }),
 			frontend(dataplane.ClusterIP, "10.0.0.1", dataplane.UDP, 53, targets(5353, "11.0.1.2")),
 			frontend(dataplane.ClusterIP, "fd00::1", dataplane.SCTP, 53, targets(5353, "1100::202", "1100::203")),
 			frontend(dataplane.NodePort, "0.0.0.0", dataplane.TCP, 30080, targets(8080, "11.0.1.2", "11.0.2.2")),
 			frontend(dataplane.NodePort, "::", dataplane.TCP, 30080, targets(8080, "1100::202")))},
-		{"policy-local", service(
+		{name: "node-port-remote", services: service(with(frontend(dataplane.NodePort, "0.0.0.0", dataplane.UDP, 30053, targets(5353, "11.0.1.2", "11.0.2.2")),
+			func(f *dataplane.Frontend) { f.Masquerade = dataplane.Remote }))},
+		{name: "drop-invalid", services: service(any4), options: func(o *dataplane.Options) { o.DropInvalid = true }},
+		{name: "policy-local", services: service(
 			with(tcp, func(f *dataplane.Frontend) { f.Kind = dataplane.LoadBalancerIP; f.Local = &local }),
 			with(tcp, func(f *dataplane.Frontend) {
 				f.Kind, f.Port, f.Local = dataplane.LoadBalancerIP, 81, &dataplane.Pool{Empty: dataplane.Drop}
@@ -97,7 +116,7 @@ func scenarios() []scenario {
 			with(tcp, func(f *dataplane.Frontend) {
 				f.Kind, f.Port, f.Pool, f.Local = dataplane.LoadBalancerIP, 82, dataplane.Pool{}, &dataplane.Pool{Empty: dataplane.Drop}
 			}))},
-		{"sources", service(
+		{name: "sources", services: service(
 			with(tcp, func(f *dataplane.Frontend) {
 				f.Sources = []netip.Prefix{prefix("198.51.100.0/24"), prefix("203.0.113.7/32")}
 			}),
@@ -106,7 +125,7 @@ func scenarios() []scenario {
 			with(tcp, func(f *dataplane.Frontend) {
 				f.Port, f.Sources, f.Pool = 83, []netip.Prefix{prefix("198.51.100.0/24")}, dataplane.Pool{}
 			}))},
-		{"hostile-names", []*dataplane.Service{{Name: "x\"\n-A INPUT -j DROP\nCOMMIT $(id) `id` '\\ ü/" + strings.Repeat("n", 300), Frontends: []dataplane.Frontend{any4}}}},
+		{name: "hostile-names", services: []*dataplane.Service{{Name: "x\"\n-A INPUT -j DROP\nCOMMIT $(id) `id` '\\ ü/" + strings.Repeat("n", 300), Frontends: []dataplane.Frontend{any4}}}},
 	}
 }
 
@@ -114,8 +133,7 @@ func scenarios() []scenario {
 func TestGolden(t *testing.T) {
 	for _, s := range scenarios() {
 		t.Run(s.name, func(t *testing.T) {
-			w, err := New(options(), Auto)
-			require.NoError(t, err)
+			w := s.writer(t, Auto, nil)
 			for _, service := range s.services {
 				require.NoError(t, service.Validate())
 			}
@@ -174,6 +192,7 @@ func listings(t *testing.T, w *Writer, flavor Flavor) string {
 func TestKernelTakesGolden(t *testing.T) {
 	inBothFlavors(t, func(t *testing.T, w *Writer, flavor Flavor) {
 		for _, s := range scenarios() {
+			w := s.writer(t, flavor, w)
 			require.NoError(t, w.Replace(t.Context(), s.services), s.name)
 			require.Equal(t, w.Text(s.services), listings(t, w, flavor), s.name)
 			intact, err := w.Check(t.Context())

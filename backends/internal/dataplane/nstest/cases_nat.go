@@ -18,6 +18,7 @@ func NATCases() []Case {
 		bothFamilies("cluster IP", clusterIP),
 		bothFamilies("target ports are the targets'", targetPorts),
 		bothFamilies("node port", nodePort),
+		bothFamilies("node port to other nodes", remoteNodePort),
 		bothFamilies("addresses from outside", outsideAddresses),
 		bothFamilies("external policy Local", localPolicy),
 		bothFamilies("external policy Local without a local pod", localPolicyEmpty),
@@ -123,6 +124,29 @@ func nodePort(f Family) Case {
 			askPort("client", n1, Port, by(client, "n1")),
 			// The port of something else that is not this node's.
 			askPort("n1-b", f.Addr("client"), 30080, Want{Fail: anyFailure}),
+		),
+	}
+}
+
+// remoteNodePort is asked by a pod of another node, which would be answered past n1 and would not know by whom.
+func remoteNodePort(f Family) Case {
+	s := &dataplane.Service{Name: f.Name("web")}
+	for i, pod := range []string{"n1-a", "n2-b"} {
+		port := f.service80("", dataplane.NodePort, f.Any(), pod)
+		for _, frontend := range port.Frontends {
+			frontend.Port, frontend.Masquerade = uint16(30080+i), dataplane.Remote
+			s.Frontends = append(s.Frontends, frontend)
+		}
+	}
+	n1 := f.Addr("n1")
+	return Case{
+		Services: []*dataplane.Service{s},
+		Checks: slices.Concat(
+			askPort("n2-a", n1, 30081, by(n1, "n2-b")),
+			askPort("n1-b", n1, 30081, by(n1, "n2-b")),
+			askPort("n2-a", n1, 30080, by(f.Addr("n2-a"), "n1-a")),
+			askPort("n1-b", n1, 30080, by(f.Addr("n1-b"), "n1-a")),
+			askPort("n1-a", n1, 30080, by(n1, "n1-a")), // hairpin
 		),
 	}
 }

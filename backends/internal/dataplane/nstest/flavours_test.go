@@ -28,8 +28,8 @@ func options(owner string) dataplane.Options {
 func nftablesFlavour() flavour {
 	return flavour{
 		name: "nftables",
-		open: func(t *testing.T, owner string) dataplane.Writer {
-			w, err := nftables.New(options(owner))
+		open: func(t *testing.T, o dataplane.Options) dataplane.Writer {
+			w, err := nftables.New(o)
 			require.NoError(t, err)
 			return w
 		},
@@ -65,8 +65,8 @@ func iptablesFlavour(flavor iptables.Flavor) flavour {
 	}
 	return flavour{
 		name: "iptables-" + string(flavor),
-		open: func(t *testing.T, owner string) dataplane.Writer {
-			w, err := iptables.New(options(owner), flavor)
+		open: func(t *testing.T, o dataplane.Options) dataplane.Writer {
+			w, err := iptables.New(o, flavor)
 			require.NoError(t, err)
 			return w
 		},

@@ -45,7 +45,9 @@ func (w onNode) Cleanup(ctx context.Context) error {
 type flavour struct {
 	name string
 	// open makes a writer; call it in the namespace.
-	open func(t *testing.T, owner string) dataplane.Writer
+	open func(t *testing.T, o dataplane.Options) dataplane.Writer
+	// with, if not nil, changes the options of writers.
+	with func(*dataplane.Options)
 	// flushes are commands by which somebody takes rules of ours away, other are those that touch nothing of ours.
 	flushes [][]string
 	others  []string
@@ -73,10 +75,13 @@ func (f flavour) writer(t *testing.T, l *Lab) dataplane.Writer {
 
 func (f flavour) writerOf(t *testing.T, l *Lab, owner string) dataplane.Writer {
 	t.Helper()
-	n1 := l.Host("n1")
+	n1, o := l.Host("n1"), options(owner)
+	if f.with != nil {
+		f.with(&o)
+	}
 	var w dataplane.Writer
 	require.NoError(t, n1.Do(func() error {
-		w = f.open(t, owner)
+		w = f.open(t, o)
 		return nil
 	}))
 	return onNode{Writer: w, node: n1}
