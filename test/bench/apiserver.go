@@ -5,75 +5,28 @@ package main
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"sigs.k8s.io/kpng/test/bench/apiserver"
 	"sigs.k8s.io/kpng/test/e2e/cluster"
 )
 
-// apiServer is a real etcd and kube-apiserver that hold a world.
+// apiServer is one that holds a world.
 type apiServer struct {
-	*cluster.Cluster
-	client *http.Client // without a time limit, for watches
+	*apiserver.Server
 }
 
 // loaders is how many requests are under way while the API server is filled.
 const loaders = 16
-
-// startAPIServer starts them without controllers: they would add an empty EndpointSlice to each Service.
-func startAPIServer(ctx context.Context, bin, dir string) (*apiServer, error) {
-	programs := filepath.Join(dir, "programs")
-	if err := os.Mkdir(programs, 0o700); err != nil {
-		return nil, err
-	}
-	for _, name := range []string{"etcd", "kube-apiserver"} {
-		if err := os.Symlink(filepath.Join(bin, name), filepath.Join(programs, name)); err != nil {
-			return nil, err
-		}
-	}
-	idle := filepath.Join(programs, "kube-controller-manager")
-	if err := os.WriteFile(idle, []byte("#!/bin/sh\nexec sleep infinity\n"), 0o700); err != nil { //nolint:gosec // it is a program
-		return nil, err
-	}
-	c, err := cluster.Start(ctx, programs, dir)
-	if err != nil {
-		return nil, err
-	}
-	a := &apiServer{Cluster: c}
-	if a.client, err = httpClient(dir); err != nil {
-		return nil, errors.Join(err, c.Stop())
-	}
-	return a, nil
-}
-
-func httpClient(dir string) (*http.Client, error) {
-	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "admin.crt"), filepath.Join(dir, "admin.key"))
-	if err != nil {
-		return nil, err
-	}
-	pem, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
-	if err != nil {
-		return nil, err
-	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(pem)
-	config := &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: roots, MinVersion: tls.VersionTLS13}
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}}, nil
-}
 
 // load makes the namespace, Services and EndpointSlices of a world. Without labels they are none of kpng's business.
 func (a *apiServer) load(ctx context.Context, w *world, ns string, labels map[string]string) error {
@@ -152,59 +105,13 @@ func (a *apiServer) put(ctx context.Context, slice *discoveryv1.EndpointSlice) e
 	return a.Do(ctx, http.MethodPut, cluster.Path("endpointslices", slice.Namespace, slice.Name), slice, nil)
 }
 
-// directWatch notes when the API server told of each change: what kpng cannot be faster than.
-type directWatch struct {
-	events chan time.Time
-	stop   func()
-}
-
-func (a *apiServer) watch(ctx context.Context) (*directWatch, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	query := url.Values{"watch": {"1"}, "labelSelector": {"service.kubernetes.io/service-proxy-name=" + proxyName}}
-	var list struct {
-		Metadata metav1.ListMeta
-	}
-	path := "/apis/discovery.k8s.io/v1/endpointslices?"
-	if err := a.Do(ctx, http.MethodGet, path+"limit=1&"+url.Values{"labelSelector": query["labelSelector"]}.Encode(), nil, &list); err != nil {
-		cancel()
-		return nil, err
-	}
-	query.Set("resourceVersion", list.Metadata.ResourceVersion)
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL+path+query.Encode(), nil)
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	resp, err := a.client.Do(req)
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	d := &directWatch{events: make(chan time.Time, 1), stop: cancel}
-	go func() {
-		defer resp.Body.Close()
-		lines := bufio.NewReaderSize(resp.Body, 1<<20)
-		for {
-			if _, err := lines.ReadSlice('\n'); err != nil {
-				return
-			}
-			select {
-			case d.events <- time.Now():
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return d, nil
-}
-
 // requests counts the lists and watches that the API server was asked for, of what kpng reads.
 func (a *apiServer) requests(ctx context.Context) (int, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL+"/metrics", nil)
 	if err != nil {
 		return 0, err
 	}
-	resp, err := a.client.Do(req)
+	resp, err := a.Client.Do(req)
 	if err != nil {
 		return 0, err
 	}
@@ -226,4 +133,9 @@ func (a *apiServer) requests(ctx context.Context) (int, error) {
 		total += int(n)
 	}
 	return total, nil
+}
+
+// watch notes when the API server told of each change.
+func (a *apiServer) watch(ctx context.Context) (*apiserver.Watch, error) {
+	return a.Watch(ctx, "service.kubernetes.io/service-proxy-name="+proxyName)
 }

@@ -28,12 +28,15 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"sigs.k8s.io/kpng/test/bench/apiserver"
+	"sigs.k8s.io/kpng/test/bench/report"
 )
 
 // bench is what the scenarios share.
 type bench struct {
 	sizes
-	*report
+	*report.Report
 
 	repo, dir string
 	kpng      string // the binary
@@ -113,7 +116,7 @@ func run(ctx context.Context) (err error) {
 		defer func() { err = errors.Join(err, file.Close()) }()
 		out = io.MultiWriter(out, file)
 	}
-	b.report = &report{out: out}
+	b.Report = report.New(out)
 	if b.kpng == "" {
 		if b.kpng, err = build(ctx, b.dir, "kpng"); err != nil {
 			return err
@@ -124,7 +127,7 @@ func run(ctx context.Context) (err error) {
 			err = errors.Join(err, b.api.Stop())
 		}
 	}()
-	b.machine()
+	b.Machine("Benchmark of kpng")
 	for _, s := range scenarios {
 		if !chosen(s.name) {
 			continue
@@ -135,7 +138,7 @@ func run(ctx context.Context) (err error) {
 		}
 		fmt.Fprintf(os.Stderr, "(%s took %v)\n", s.name, time.Since(start).Round(time.Second))
 	}
-	b.end()
+	b.End()
 	return nil
 }
 
@@ -249,10 +252,11 @@ func (b *bench) withAPI(ctx context.Context) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	var err error
-	if b.api, err = startAPIServer(ctx, filepath.Join(b.repo, ".cache", "bin"), dir); err != nil {
+	server, err := apiserver.Start(ctx, filepath.Join(b.repo, ".cache", "bin"), dir)
+	if err != nil {
 		return err
 	}
+	b.api = &apiServer{Server: server}
 	b.world = newWorld(b.services, b.endpoints)
 	return b.api.load(ctx, b.world, namespace, labelled())
 }

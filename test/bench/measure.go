@@ -7,6 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"sigs.k8s.io/kpng/test/bench/apiserver"
+	"sigs.k8s.io/kpng/test/bench/report"
+	"sigs.k8s.io/kpng/test/bench/usage"
 )
 
 // figures are what is measured of some servers with a fleet at them.
@@ -45,7 +49,7 @@ func (b *bench) measure(ctx context.Context, f *fleet, servers ...*kpng) (fig fi
 	}
 	profiled()
 	for _, pid := range pids {
-		now, peak := resident(pid)
+		now, peak := usage.Resident(pid)
 		fig.resident += now
 		fig.peak += peak
 	}
@@ -75,7 +79,7 @@ func rehearse(ctx context.Context, times int, newFleet func() *fleet, pid int) (
 		}
 		walls, useds = append(walls, wall), append(useds, used)
 	}
-	return percentile(walls, 50), percentile(useds, 50), nil
+	return report.Percentile(walls, 50), report.Percentile(useds, 50), nil
 }
 
 func (b *bench) measureChanges(ctx context.Context, f *fleet, fig *figures, pids []int) error {
@@ -83,7 +87,7 @@ func (b *bench) measureChanges(ctx context.Context, f *fleet, fig *figures, pids
 	if err != nil {
 		return err
 	}
-	defer watch.stop()
+	defer watch.Stop()
 	var before time.Duration
 	for n := range warmUp + b.changes {
 		if n == warmUp {
@@ -103,7 +107,7 @@ func (b *bench) measureChanges(ctx context.Context, f *fleet, fig *figures, pids
 }
 
 // oneChange makes a change and returns when all watchers, and when the direct watch, had seen it.
-func (b *bench) oneChange(ctx context.Context, f *fleet, watch *directWatch, n int) (seen, direct time.Duration, err error) {
+func (b *bench) oneChange(ctx context.Context, f *fleet, watch *apiserver.Watch, n int) (seen, direct time.Duration, err error) {
 	state, total := f.world.toggle((n*37)%f.world.services, n)
 	goal := f.aim(total)
 	start := time.Now()
@@ -111,7 +115,7 @@ func (b *bench) oneChange(ctx context.Context, f *fleet, watch *directWatch, n i
 		return 0, 0, err
 	}
 	select {
-	case at := <-watch.events:
+	case at := <-watch.Events:
 		direct = at.Sub(start)
 	case <-time.After(limit):
 		return 0, 0, fmt.Errorf("the API server has told nobody within %v", limit)
@@ -126,11 +130,7 @@ func (b *bench) oneChange(ctx context.Context, f *fleet, watch *directWatch, n i
 
 func cpuOf(pids []int) (sum time.Duration) {
 	for _, pid := range pids {
-		sum += cpu(pid)
+		sum += usage.CPU(pid)
 	}
 	return sum
-}
-
-func both(all []time.Duration) string {
-	return fmt.Sprintf("%s / %s", ms(percentile(all, 50)), ms(percentile(all, 99)))
 }

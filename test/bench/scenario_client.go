@@ -17,6 +17,8 @@ import (
 	"sigs.k8s.io/kpng/client/localsink"
 	"sigs.k8s.io/kpng/client/localsink/changes"
 	"sigs.k8s.io/kpng/client/localsink/fullstate"
+	"sigs.k8s.io/kpng/test/bench/report"
+	"sigs.k8s.io/kpng/test/bench/usage"
 )
 
 // backendFlag is the first argument of a child process that is a backend: KIND SOCKET.
@@ -45,11 +47,11 @@ func runBackend(ctx context.Context, args []string) error {
 
 // clientScenario measures what a change costs a backend.
 func (b *bench) clientScenario(ctx context.Context) error {
-	b.heading("What a change costs a backend")
-	b.text("Synthetic source, %d endpoints a Service, changes one at a time. A full-state backend is given everything at each change;\n"+
+	b.Heading("What a change costs a backend")
+	b.Text("Synthetic source, %d endpoints a Service, changes one at a time. A full-state backend is given everything at each change;\n"+
 		"fullstate and changes are backends on package client that do nothing with what they are given. kpng-json prints everything at\n"+
 		"each change, or, with --output=changes, what changed.\n", b.endpoints)
-	b.header("backend", "Services", "first state, CPU", "CPU a change", "resident (peak)")
+	b.Header("backend", "Services", "first state, CPU", "CPU a change", "resident (peak)")
 	cost := map[string][]time.Duration{}
 	for _, services := range b.clientServices {
 		for _, kind := range []string{"fullstate", "changes", "kpng-json", jsonChanges} {
@@ -65,7 +67,7 @@ func (b *bench) clientScenario(ctx context.Context) error {
 	}
 	for _, kind := range []string{"changes", jsonChanges} {
 		factor := cost[kind][len(cost[kind])-1].Seconds() / cost[kind][0].Seconds()
-		b.goal(factor <= 1.5, fmt.Sprintf("%s: CPU a change at %v Services", kind, b.clientServices), "flat (factor 1.5)", fmt.Sprintf("%.2f", factor))
+		b.Goal(factor <= 1.5, fmt.Sprintf("%s: CPU a change at %v Services", kind, b.clientServices), "flat (factor 1.5)", fmt.Sprintf("%.2f", factor))
 	}
 	return nil
 }
@@ -86,7 +88,7 @@ func (b *bench) clientRun(ctx context.Context, kind string, services int) (each 
 	if err != nil {
 		return 0, err
 	}
-	first := cpu(backend.pid())
+	first := usage.CPU(backend.pid())
 	wait, count := backend.more, 5*b.changes // so many that a garbage collection does not decide
 	if kind == "kpng-json" {                 // what it writes at a change takes a while
 		wait, count = backend.settled, min(b.changes, 10)
@@ -103,9 +105,9 @@ func (b *bench) clientRun(ctx context.Context, kind string, services int) (each 
 	if _, err := backend.settled(written - 1); err != nil {
 		return 0, err
 	}
-	each = (cpu(backend.pid()) - first) / time.Duration(count)
-	now, peak := resident(backend.pid())
-	b.row(kind, services, ms(first), ms(each), mb(now)+" ("+mb(peak)+")")
+	each = (usage.CPU(backend.pid()) - first) / time.Duration(count)
+	now, peak := usage.Resident(backend.pid())
+	b.Row(kind, services, report.MS(first), report.MS(each), report.MB(now)+" ("+report.MB(peak)+")")
 	return each, nil
 }
 

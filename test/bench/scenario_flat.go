@@ -8,6 +8,9 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"sigs.k8s.io/kpng/test/bench/report"
+	"sigs.k8s.io/kpng/test/bench/usage"
 )
 
 const (
@@ -18,8 +21,8 @@ const (
 
 // flatScenario measures what a change costs at two sizes, in turns, and then what the larger one holds.
 func (b *bench) flatScenario(ctx context.Context) error {
-	b.heading("Cost of a change at %d and at %d Services x %d endpoints", flatSmall, b.flat, b.endpoints)
-	b.text("Synthetic source; %d watchers; %d rounds of %d changes at each size, in turns; medians of the rounds.\n", flatWatchers, flatRounds, b.changes)
+	b.Heading("Cost of a change at %d and at %d Services x %d endpoints", flatSmall, b.flat, b.endpoints)
+	b.Text("Synthetic source; %d watchers; %d rounds of %d changes at each size, in turns; medians of the rounds.\n", flatWatchers, flatRounds, b.changes)
 	small, err := b.startFlat(ctx, flatSmall)
 	if err != nil {
 		return err
@@ -37,21 +40,21 @@ func (b *bench) flatScenario(ctx context.Context) error {
 			}
 		}
 	}
-	b.header("Services", "first sync of all", "server CPU a change", "change seen by all", "resident")
+	b.Header("Services", "first sync of all", "server CPU a change", "change seen by all", "resident")
 	for _, side := range []*flatSide{small, large} {
 		if err := side.fleet.stop(); err != nil {
 			return err
 		}
-		now, _ := resident(side.child.Pid())
-		b.row(side.fleet.world.services, ms(side.synced), ms(percentile(side.cpu, 50)), ms(percentile(side.seen, 50)), mb(now))
+		now, _ := usage.Resident(side.child.Pid())
+		b.Row(side.fleet.world.services, report.MS(side.synced), report.MS(report.Percentile(side.cpu, 50)), report.MS(report.Percentile(side.seen, 50)), report.MB(now))
 	}
 	ratio := func(of func(*flatSide) []time.Duration) float64 {
-		return percentile(of(large), 50).Seconds() / percentile(of(small), 50).Seconds()
+		return report.Percentile(of(large), 50).Seconds() / report.Percentile(of(small), 50).Seconds()
 	}
 	factor := ratio(func(s *flatSide) []time.Duration { return s.cpu })
-	b.goal(factor <= 1.5, fmt.Sprintf("server CPU a change at %d Services against %d", b.flat, flatSmall), "factor 1.5", fmt.Sprintf("%.2f", factor))
+	b.Goal(factor <= 1.5, fmt.Sprintf("server CPU a change at %d Services against %d", b.flat, flatSmall), "factor 1.5", fmt.Sprintf("%.2f", factor))
 	factor = ratio(func(s *flatSide) []time.Duration { return s.seen })
-	b.goal(factor <= 1.5, fmt.Sprintf("change seen by all at %d Services against %d", b.flat, flatSmall), "factor 1.5", fmt.Sprintf("%.2f", factor))
+	b.Goal(factor <= 1.5, fmt.Sprintf("change seen by all at %d Services against %d", b.flat, flatSmall), "factor 1.5", fmt.Sprintf("%.2f", factor))
 	return b.memory(large)
 }
 
@@ -82,7 +85,7 @@ func (b *bench) startFlat(ctx context.Context, services int) (*flatSide, error) 
 }
 
 func (s *flatSide) round(ctx context.Context, changes int) error {
-	before := cpu(s.child.Pid())
+	before := usage.CPU(s.child.Pid())
 	var seen []time.Duration
 	for range changes {
 		s.made++
@@ -97,7 +100,7 @@ func (s *flatSide) round(ctx context.Context, changes int) error {
 		seen = append(seen, goal.at.Sub(start))
 	}
 	if changes > warmUp {
-		s.cpu = append(s.cpu, (cpu(s.child.Pid())-before)/time.Duration(changes))
+		s.cpu = append(s.cpu, (usage.CPU(s.child.Pid())-before)/time.Duration(changes))
 		s.seen = append(s.seen, seen...)
 	}
 	return nil
@@ -113,19 +116,19 @@ func (b *bench) memory(side *flatSide) error {
 	endpoints := w.services * w.endpoints
 	// What a source says of an endpoint, as bytes of text.
 	says := h.Key + h.Wire + len(podName(0, 0)) + len(nodeName(10)) + len("zone-a")
-	b.heading("Memory of %d endpoints in %d Services", endpoints, w.services)
-	b.text("%s of heap after a collection: %.0f bytes an endpoint, its share of its Service included. An endpoint says %d bytes:\n"+
+	b.Heading("Memory of %d endpoints in %d Services", endpoints, w.services)
+	b.Text("%s of heap after a collection: %.0f bytes an endpoint, its share of its Service included. An endpoint says %d bytes:\n"+
 		"its message on the wire %d, its key %d, its pod %d, its node %d, its zone %d (the last two are held once for all that\n"+
-		"name them). The rest is structure.\n", mb(h.Bytes), float64(h.Bytes)/float64(endpoints), says,
+		"name them). The rest is structure.\n", report.MB(h.Bytes), float64(h.Bytes)/float64(endpoints), says,
 		h.Wire, h.Key, len(podName(0, 0)), len(nodeName(10)), len("zone-a"))
-	b.header("allocated by", "bytes an endpoint")
+	b.Header("allocated by", "bytes an endpoint")
 	for _, name := range slices.SortedFunc(maps.Keys(h.By), func(x, y string) int { return h.By[y] - h.By[x] }) {
 		if each := float64(h.By[name]) / float64(endpoints); each >= 1 {
-			b.row("`"+name+"`", fmt.Sprintf("%.0f", each))
+			b.Row("`"+name+"`", fmt.Sprintf("%.0f", each))
 		}
 	}
 	perMillion := float64(h.Bytes) / (float64(endpoints) * float64(says)) // MB for a million bytes
-	b.goal(perMillion <= 50, "heap for a million bytes that endpoints say", "50 MB",
+	b.Goal(perMillion <= 50, "heap for a million bytes that endpoints say", "50 MB",
 		fmt.Sprintf("%.1f MB (%.0f bytes an endpoint)", perMillion, float64(h.Bytes)/float64(endpoints)))
 	return nil
 }

@@ -15,6 +15,8 @@ import (
 	"sigs.k8s.io/kpng/client"
 	"sigs.k8s.io/kpng/client/localsink"
 	"sigs.k8s.io/kpng/client/localsink/changes"
+	"sigs.k8s.io/kpng/test/bench/report"
+	"sigs.k8s.io/kpng/test/bench/usage"
 )
 
 // restart kills kpng and starts it anew under many watchers. A backend on package client watches too: it must be told
@@ -63,14 +65,14 @@ func (b *bench) restart(ctx context.Context) error {
 		return err
 	}
 	flap := backend.stop(b.services, missed)
-	b.heading("Restart: kpng killed under %d watchers", b.reconnecting)
-	b.header("kpng in sync after its start", "all watchers in sync after the start", "after the kill", "server CPU", "resident (peak)",
+	b.Heading("Restart: kpng killed under %d watchers", b.reconnecting)
+	b.Header("kpng in sync after its start", "all watchers in sync after the start", "after the kill", "server CPU", "resident (peak)",
 		"lists and watches asked of the API server", "told to a backend that missed one change")
-	now, peak := resident(k.Pid())
-	b.row(ms(ready), ms(converged.Sub(started)), ms(converged.Sub(killed)), ms(cpu(k.Pid())), mb(now)+" ("+mb(peak)+")", after-before, backend.told())
-	b.goal(converged.Sub(started) <= 20*time.Second, fmt.Sprintf("%d watchers reconnecting at once: all in sync", b.reconnecting), "20 s", ms(converged.Sub(started)))
-	b.goal(after-before <= 12, "restart: requests on the API server, whatever the number of watchers", "no stampede", fmt.Sprint(after-before))
-	b.goal(flap == nil, "restart: a client that was in sync is given a difference", "1 change", backend.told())
+	now, peak := usage.Resident(k.Pid())
+	b.Row(report.MS(ready), report.MS(converged.Sub(started)), report.MS(converged.Sub(killed)), report.MS(usage.CPU(k.Pid())), report.MB(now)+" ("+report.MB(peak)+")", after-before, backend.told())
+	b.Goal(converged.Sub(started) <= 20*time.Second, fmt.Sprintf("%d watchers reconnecting at once: all in sync", b.reconnecting), "20 s", report.MS(converged.Sub(started)))
+	b.Goal(after-before <= 12, "restart: requests on the API server, whatever the number of watchers", "no stampede", fmt.Sprint(after-before))
+	b.Goal(flap == nil, "restart: a client that was in sync is given a difference", "1 change", backend.told())
 	b.world.quiet()
 	return errors.Join(f.stop(), flap)
 }

@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"sigs.k8s.io/kpng/test/bench/report"
+	"sigs.k8s.io/kpng/test/bench/usage"
 )
 
 const (
@@ -16,11 +19,11 @@ const (
 
 // stormScenario storms through the API server, as fast as that lets it, and at the full rate from the synthetic source.
 func (b *bench) stormScenario(ctx context.Context) error {
-	b.heading("Storm: %d changes a second to %d watchers, %d of them reading an op a second, %d reconnecting at random",
+	b.Heading("Storm: %d changes a second to %d watchers, %d of them reading an op a second, %d reconnecting at random",
 		b.stormRate, stormWatchers, stormSlow, stormRestless)
-	b.text("%d Services x %d endpoints; a change is a commit of up to 20 ops. Every op, and every state at a Sync, is checked:\n"+
+	b.Text("%d Services x %d endpoints; a change is a commit of up to 20 ops. Every op, and every state at a Sync, is checked:\n"+
 		"no orphan, no torn state.\n", b.services, b.endpoints)
-	b.header("through", "changes", "a second", "healthy watchers converged after the last", "server CPU", "a change",
+	b.Header("through", "changes", "a second", "healthy watchers converged after the last", "server CPU", "a change",
 		"change sets sent", "ops sent", "reconnections", "resident in the middle and the last third")
 	for _, source := range []func(context.Context) (*stormSource, error){b.stormFromAPI, b.stormFromStore} {
 		s, err := source(ctx)
@@ -48,14 +51,14 @@ func (b *bench) storm(ctx context.Context, s *stormSource) error {
 		return err
 	}
 
-	before, start := cpu(s.pid), time.Now()
+	before, start := usage.CPU(s.pid), time.Now()
 	stop := churn(ctx, b.stormRate, stormWorkers, s.change)
 	memory := sampleMemory(ctx, s.pid, b.stormTime)
 	made, err := stop()
 	if err != nil {
 		return err
 	}
-	took, used := time.Since(start), cpu(s.pid)-before
+	took, used := time.Since(start), usage.CPU(s.pid)-before
 	converged, err := f.converge(ctx, limit)
 	if err != nil {
 		return err
@@ -121,7 +124,7 @@ func (s *stormSource) change(ctx context.Context, worker int) error {
 // sampleMemory notes what a process has resident, ten times a second.
 func sampleMemory(ctx context.Context, pid int, d time.Duration) (samples []int) {
 	for end := time.Now().Add(d); time.Now().Before(end) && ctx.Err() == nil; sleep(ctx, 100*time.Millisecond) {
-		now, _ := resident(pid)
+		now, _ := usage.Resident(pid)
 		samples = append(samples, now)
 	}
 	return samples
@@ -139,12 +142,12 @@ func (b *bench) stormReport(s *stormSource, f *fleet, made int, took, used, conv
 	third := len(memory) / 3
 	early, late := most(memory[third:2*third]), most(memory[2*third:])
 	flat := float64(late) <= 1.1*float64(early)+2e6
-	b.row(s.name, made, fmt.Sprintf("%.0f", float64(made)/took.Seconds()), ms(converged),
-		fmt.Sprintf("%.0f %%", 100*used.Seconds()/took.Seconds()), ms(used/time.Duration(max(made, 1))),
+	b.Row(s.name, made, fmt.Sprintf("%.0f", float64(made)/took.Seconds()), report.MS(converged),
+		fmt.Sprintf("%.0f %%", 100*used.Seconds()/took.Seconds()), report.MS(used/time.Duration(max(made, 1))),
 		f.sum(func(w *watcher) int64 { return w.syncs.Load() }), f.sum(func(w *watcher) int64 { return w.ops.Load() }),
-		f.sum(func(w *watcher) int64 { return w.connects.Load() })-stormWatchers, mb(early)+", "+mb(late))
+		f.sum(func(w *watcher) int64 { return w.connects.Load() })-stormWatchers, report.MB(early)+", "+report.MB(late))
 	what := fmt.Sprintf("storm of %.0f changes a second for %.0f s through %s", float64(made)/took.Seconds(), took.Seconds(), s.name)
-	b.goal(converged <= time.Second, what+": healthy watchers converge after the last change", "1 s", ms(converged))
-	b.goal(flat, what+": memory flat", "last third within 10 % of the middle", mb(early)+", then "+mb(late))
-	b.goal(true, what+": no orphan, no torn state", "0", "0")
+	b.Goal(converged <= time.Second, what+": healthy watchers converge after the last change", "1 s", report.MS(converged))
+	b.Goal(flat, what+": memory flat", "last third within 10 % of the middle", report.MB(early)+", then "+report.MB(late))
+	b.Goal(true, what+": no orphan, no torn state", "0", "0")
 }

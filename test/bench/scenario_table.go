@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"sigs.k8s.io/kpng/test/bench/report"
 )
 
 // target is a line of the table of goals.
@@ -30,10 +32,10 @@ func (b *bench) table(ctx context.Context) error {
 	if err := b.withAPI(ctx); err != nil {
 		return err
 	}
-	b.heading("%d Services x %d endpoints, one endpoint changed at a time", b.services, b.endpoints)
-	b.text("A real kube-apiserver, filled in %v. A change is an update of an EndpointSlice by which one endpoint gets ready or\n"+
+	b.Heading("%d Services x %d endpoints, one endpoint changed at a time", b.services, b.endpoints)
+	b.Text("A real kube-apiserver, filled in %v. A change is an update of an EndpointSlice by which one endpoint gets ready or\n"+
 		"not ready; %d of them in each run. Times are p50 / p99.\n", time.Since(start).Round(time.Second), b.changes)
-	tableHeader(b.report)
+	tableHeader(b.Report)
 	for _, n := range b.watchers {
 		fig, err := b.direct(ctx, n)
 		if err != nil {
@@ -80,14 +82,14 @@ func (b *bench) direct(ctx context.Context, n int) (figures, error) {
 	return fig, f.stop()
 }
 
-func tableHeader(r *report) {
-	r.header("watchers", "first sync: wall / server CPU", "change seen by all", "of that, the API server's own", "beyond it",
+func tableHeader(r *report.Report) {
+	r.Header("watchers", "first sync: wall / server CPU", "change seen by all", "of that, the API server's own", "beyond it",
 		"server CPU a change", "resident (peak)")
 }
 
 func (b *bench) figuresRow(name string, fig figures) {
-	b.row(name, ms(fig.syncWall)+" / "+ms(fig.syncCPU), both(fig.seen), both(fig.direct), both(fig.beyond),
-		ms(fig.cpu), mb(fig.resident)+" ("+mb(fig.peak)+")")
+	b.Row(name, report.MS(fig.syncWall)+" / "+report.MS(fig.syncCPU), report.Both(fig.seen), report.Both(fig.direct), report.Both(fig.beyond),
+		report.MS(fig.cpu), report.MB(fig.resident)+" ("+report.MB(fig.peak)+")")
 }
 
 func (b *bench) tableGoals(t target, fig figures) {
@@ -95,11 +97,11 @@ func (b *bench) tableGoals(t target, fig figures) {
 	if fig.watchers == 1 {
 		who = "1 watcher"
 	}
-	p50, p99 := percentile(fig.beyond, 50), percentile(fig.beyond, 99)
-	b.goal(fig.syncWall <= t.syncWall && fig.syncCPU <= t.syncCPU, who+": first sync, wall / server CPU",
-		ms(t.syncWall)+" / "+ms(t.syncCPU), ms(fig.syncWall)+" / "+ms(fig.syncCPU))
-	b.goal(p50 <= t.p50 && p99 <= t.p99, who+": change seen by all beyond the API server's delay, p50 / p99",
-		ms(t.p50)+" / "+ms(t.p99), ms(p50)+" / "+ms(p99))
-	b.goal(fig.cpu <= t.cpu, who+": server CPU a change", ms(t.cpu), ms(fig.cpu))
-	b.goal(fig.resident <= t.resident, who+": resident", mb(t.resident), mb(fig.resident))
+	p50, p99 := report.Percentile(fig.beyond, 50), report.Percentile(fig.beyond, 99)
+	b.Goal(fig.syncWall <= t.syncWall && fig.syncCPU <= t.syncCPU, who+": first sync, wall / server CPU",
+		report.MS(t.syncWall)+" / "+report.MS(t.syncCPU), report.MS(fig.syncWall)+" / "+report.MS(fig.syncCPU))
+	b.Goal(p50 <= t.p50 && p99 <= t.p99, who+": change seen by all beyond the API server's delay, p50 / p99",
+		report.MS(t.p50)+" / "+report.MS(t.p99), report.MS(p50)+" / "+report.MS(p99))
+	b.Goal(fig.cpu <= t.cpu, who+": server CPU a change", report.MS(t.cpu), report.MS(fig.cpu))
+	b.Goal(fig.resident <= t.resident, who+": resident", report.MB(t.resident), report.MB(fig.resident))
 }

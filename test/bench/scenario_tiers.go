@@ -5,6 +5,8 @@ package main
 import (
 	"context"
 	"fmt"
+
+	"sigs.k8s.io/kpng/test/bench/report"
 )
 
 // tiersScenario measures watchers of many kpngs that follow one central kpng, and as many watchers of one kpng.
@@ -21,21 +23,21 @@ func (b *bench) tiersScenario(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("two tiers: %w", err)
 	}
-	b.heading("Two tiers: a central kpng, %d kpngs that follow it, %d watchers of each", b.tiers, b.tierWatchers)
-	b.text("Server CPU and memory of the second line are of all %d kpng processes together.\n", b.tiers+1)
-	tableHeader(b.report)
+	b.Heading("Two tiers: a central kpng, %d kpngs that follow it, %d watchers of each", b.tiers, b.tierWatchers)
+	b.Text("Server CPU and memory of the second line are of all %d kpng processes together.\n", b.tiers+1)
+	tableHeader(b.Report)
 	b.figuresRow(fmt.Sprintf("%d of one kpng", n), one)
 	b.figuresRow(fmt.Sprintf("%d of %d", n, b.tiers), two)
 	if b.tiers < 20 || b.tierWatchers < 50 {
 		return nil // the goal is about more; here the second hop is most of the way
 	}
 	ratio := func(p int) float64 {
-		return percentile(two.seen, p).Seconds() / percentile(one.seen, p).Seconds()
+		return report.Percentile(two.seen, p).Seconds() / report.Percentile(one.seen, p).Seconds()
 	}
-	b.goal(ratio(50) <= 2 && ratio(99) <= 2, fmt.Sprintf("two tiers, %d x %d watchers: change seen by all, end to end, p50 / p99, against one tier", b.tiers, b.tierWatchers),
+	b.Goal(ratio(50) <= 2 && ratio(99) <= 2, fmt.Sprintf("two tiers, %d x %d watchers: change seen by all, end to end, p50 / p99, against one tier", b.tiers, b.tierWatchers),
 		"factor 2 / 2", fmt.Sprintf("%.2f / %.2f", ratio(50), ratio(99)))
 	sync := two.syncWall.Seconds() / one.syncWall.Seconds()
-	b.goal(sync <= 2, "two tiers: first sync of the watchers, against one tier", "factor 2", fmt.Sprintf("%.2f", sync))
+	b.Goal(sync <= 2, "two tiers: first sync of the watchers, against one tier", "factor 2", fmt.Sprintf("%.2f", sync))
 	return nil
 }
 

@@ -6,6 +6,9 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"sigs.k8s.io/kpng/test/bench/report"
+	"sigs.k8s.io/kpng/test/bench/usage"
 )
 
 // few are the Services that kpng serves beside the unrelated ones.
@@ -53,18 +56,18 @@ func (b *bench) unrelatedScenario(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.heading("%d unrelated Services and %d unrelated endpoints beside 3 served Services", b.services+b.unrelated, (b.services+b.unrelated)*b.endpoints)
-	b.text("%d of them bear another proxy's label and are there from the start; %d without a label were made within %v.\n",
+	b.Heading("%d unrelated Services and %d unrelated endpoints beside 3 served Services", b.services+b.unrelated, (b.services+b.unrelated)*b.endpoints)
+	b.Text("%d of them bear another proxy's label and are there from the start; %d without a label were made within %v.\n",
 		b.services, b.unrelated, took.Round(time.Second))
-	b.header("kpng", "CPU", "resident")
-	b.row("idle, before the Services without a label", alone.percent(), mb(alone.resident))
-	b.row("while they were made", loading.percent(), mb(loading.resident))
-	b.row("while 100 of them changed each second", changing.percent(), mb(changing.resident))
-	b.row("started anew beside all of them, idle", anew.percent(), mb(anew.resident))
+	b.Header("kpng", "CPU", "resident")
+	b.Row("idle, before the Services without a label", alone.percent(), report.MB(alone.resident))
+	b.Row("while they were made", loading.percent(), report.MB(loading.resident))
+	b.Row("while 100 of them changed each second", changing.percent(), report.MB(changing.resident))
+	b.Row("started anew beside all of them, idle", anew.percent(), report.MB(anew.resident))
 	more := max(loading.resident, changing.resident, anew.resident) - alone.resident
-	b.goal(more < 5e6, fmt.Sprintf("%d unrelated Services: memory added", b.services+b.unrelated), "5 MB", mb(max(0, more)))
+	b.Goal(more < 5e6, fmt.Sprintf("%d unrelated Services: memory added", b.services+b.unrelated), "5 MB", report.MB(max(0, more)))
 	busy := max(loading.share, changing.share) - alone.share
-	b.goal(busy < 0.01, fmt.Sprintf("%d unrelated Services being made and changed: CPU added", b.services+b.unrelated), "1 %", fmt.Sprintf("%.2f %%", 100*max(0, busy)))
+	b.Goal(busy < 0.01, fmt.Sprintf("%d unrelated Services being made and changed: CPU added", b.services+b.unrelated), "1 %", fmt.Sprintf("%.2f %%", 100*max(0, busy)))
 	return nil
 }
 
@@ -93,9 +96,9 @@ func observe(ctx context.Context, k *kpng, do func() error) (o observation, err 
 	if err := ctx.Err(); err != nil {
 		return o, err
 	}
-	before, start := cpu(k.Pid()), time.Now()
+	before, start := usage.CPU(k.Pid()), time.Now()
 	err = do()
-	o.share = (cpu(k.Pid()) - before).Seconds() / time.Since(start).Seconds()
-	o.resident, _ = resident(k.Pid())
+	o.share = (usage.CPU(k.Pid()) - before).Seconds() / time.Since(start).Seconds()
+	o.resident, _ = usage.Resident(k.Pid())
 	return o, err
 }

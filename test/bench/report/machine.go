@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package report
 
 import (
 	"os"
@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// machine says where the figures come from.
-func (b *bench) machine() {
-	b.text("# Benchmark of kpng\n\n%d processors (%s), %s, Linux %s; load average at the start %s",
-		runtime.NumCPU(), processor(), runtime.Version(), firstField("/proc/sys/kernel/osrelease"), firstField("/proc/loadavg"))
+// Machine says where the figures come from.
+func (r *Report) Machine(title string) {
+	r.Text("# %s\n\n%d processors (%s), %s, Linux %s; load average at the start %s",
+		title, runtime.NumCPU(), processor(), runtime.Version(), firstField("/proc/sys/kernel/osrelease"), firstField("/proc/loadavg"))
 }
 
 func firstField(file string) string {

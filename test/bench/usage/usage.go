@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package usage reads what processor time and memory another process uses.
+package usage
 
 import (
 	"bufio"
@@ -13,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpu is the processor time that a process has used so far, of all its threads. It is the process's own clock: the
+// CPU is the processor time that a process has used so far, of all its threads. It is the process's own clock: the
 // ticks of /proc/PID/stat are 10 ms, more than a change costs.
-func cpu(pid int) time.Duration {
+func CPU(pid int) time.Duration {
 	const allThreads = 2 // CPUCLOCK_SCHED, see MAKE_PROCESS_CPUCLOCK in the kernel's posix-timers.h
 	var now unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|allThreads), &now); err != nil {
@@ -24,8 +25,8 @@ func cpu(pid int) time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// resident is what a process has in memory, now and at most so far, in bytes.
-func resident(pid int) (now, peak int) {
+// Resident is what a process has in memory, now and at most so far, in bytes.
+func Resident(pid int) (now, peak int) {
 	return status(pid, "VmRSS"), status(pid, "VmHWM")
 }
 
