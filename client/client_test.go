@@ -16,14 +16,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/testing/protocmp"
 
 	"sigs.k8s.io/kpng/api/localv1"
 	"sigs.k8s.io/kpng/client"
 	"sigs.k8s.io/kpng/client/localsink"
+	"sigs.k8s.io/kpng/client/localsink/filterreset"
 	"sigs.k8s.io/kpng/client/localsink/fullstate"
 	"sigs.k8s.io/kpng/client/tlsflags"
 	. "sigs.k8s.io/kpng/internal/localtest"
@@ -288,6 +291,28 @@ func TestSinkIsAskedOnceForASet(t *testing.T) {
 
 	g.ready <- errors.New("enough")
 	require.True(t, c.Next(), "an error of the sink ends the client")
+}
+
+// asking is a gate that asks for more.
+type asking struct{ *gate }
+
+func (asking) Ask(req *localv1.WatchReq) { req.AllEndpoints = true }
+
+func TestSinkAsksForMore(t *testing.T) {
+	for _, asks := range []bool{true, false} {
+		server := Start(t)
+		g := &gate{ready: make(chan error, 1), asked: make(chan struct{}, 1)}
+		var sink localsink.Sink = g
+		if asks {
+			sink = filterreset.New(asking{g}) // through a sink that goes before it
+		}
+		c := &client.LocalClient{Target: server.Target(), Sink: sink}
+		g.ready <- nil
+		require.False(t, c.Next())
+		c.Cancel()
+		want := []*localv1.WatchReq{{NodeName: "n", AcceptBatch: true, AllEndpoints: asks}}
+		require.Empty(t, cmp.Diff(want, server.Requests(), protocmp.Transform()))
+	}
 }
 
 func TestSinkErrors(t *testing.T) {

@@ -81,6 +81,7 @@ func (c *LocalClient) attempt(ctx context.Context, request **localv1.WatchReq) e
 			return &stopError{err}
 		}
 		*request = &localv1.WatchReq{NodeName: nodeName, AcceptBatch: true}
+		localsink.Ask(c.Sink, *request)
 	}
 	if err := c.stream.Send(*request); err != nil && !errors.Is(err, io.EOF) {
 		return err // for EOF, Recv has the reason

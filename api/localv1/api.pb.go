@@ -146,7 +146,11 @@ type WatchReq struct {
 	// NodeName is the node from whose place the state is seen.
 	NodeName string `protobuf:"bytes,1,opt,name=NodeName,proto3" json:"NodeName,omitempty"`
 	// AcceptBatch says that the client understands OpItem.Batch. Without it, every op is a message of its own.
-	AcceptBatch   bool `protobuf:"varint,2,opt,name=AcceptBatch,proto3" json:"AcceptBatch,omitempty"`
+	AcceptBatch bool `protobuf:"varint,2,opt,name=AcceptBatch,proto3" json:"AcceptBatch,omitempty"`
+	// AllEndpoints asks for more than what the node may use for new traffic by Scopes.Internal or External: for
+	// Scopes.Cluster and the endpoints that have only that, for Endpoint.Terminating, and for the endpoints that get no
+	// new traffic but still serve while they terminate. These have no scope at all.
+	AllEndpoints  bool `protobuf:"varint,3,opt,name=AllEndpoints,proto3" json:"AllEndpoints,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -191,6 +195,13 @@ func (x *WatchReq) GetNodeName() string {
 func (x *WatchReq) GetAcceptBatch() bool {
 	if x != nil {
 		return x.AcceptBatch
+	}
+	return false
+}
+
+func (x *WatchReq) GetAllEndpoints() bool {
+	if x != nil {
+		return x.AllEndpoints
 	}
 	return false
 }
@@ -822,7 +833,9 @@ type Endpoint struct {
 	// PortOverrides are the ports of the endpoint's slice: port name and the endpoint's own port number.
 	PortOverrides []*PortName `protobuf:"bytes,4,rep,name=PortOverrides,proto3" json:"PortOverrides,omitempty"`
 	// Scopes are the kinds of traffic for which this node may use the endpoint.
-	Scopes        *EndpointScopes `protobuf:"bytes,5,opt,name=Scopes,proto3" json:"Scopes,omitempty"`
+	Scopes *EndpointScopes `protobuf:"bytes,5,opt,name=Scopes,proto3" json:"Scopes,omitempty"`
+	// Terminating says that the endpoint is about to go. Sent only to clients that set WatchReq.AllEndpoints.
+	Terminating   bool `protobuf:"varint,6,opt,name=Terminating,proto3" json:"Terminating,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -892,12 +905,24 @@ func (x *Endpoint) GetScopes() *EndpointScopes {
 	return nil
 }
 
+func (x *Endpoint) GetTerminating() bool {
+	if x != nil {
+		return x.Terminating
+	}
+	return false
+}
+
 type EndpointScopes struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Internal: traffic to cluster IPs.
 	Internal bool `protobuf:"varint,1,opt,name=Internal,proto3" json:"Internal,omitempty"`
 	// External: traffic to node ports, external IPs and load-balancer IPs.
-	External      bool `protobuf:"varint,2,opt,name=External,proto3" json:"External,omitempty"`
+	External bool `protobuf:"varint,2,opt,name=External,proto3" json:"External,omitempty"`
+	// Cluster: traffic that comes from the node itself or its pods to node ports, external IPs and load-balancer IPs, of
+	// a service whose policies are both Local; it may use the endpoints that policy Cluster would. (Where only the
+	// external policy is Local, these are the endpoints with Internal.) Sent only to clients that set
+	// WatchReq.AllEndpoints.
+	Cluster       bool `protobuf:"varint,3,opt,name=Cluster,proto3" json:"Cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -942,6 +967,13 @@ func (x *EndpointScopes) GetInternal() bool {
 func (x *EndpointScopes) GetExternal() bool {
 	if x != nil {
 		return x.External
+	}
+	return false
+}
+
+func (x *EndpointScopes) GetCluster() bool {
+	if x != nil {
+		return x.Cluster
 	}
 	return false
 }
@@ -1187,10 +1219,11 @@ var File_api_localv1_api_proto protoreflect.FileDescriptor
 
 const file_api_localv1_api_proto_rawDesc = "" +
 	"\n" +
-	"\x15api/localv1/api.proto\x12\alocalv1\"H\n" +
+	"\x15api/localv1/api.proto\x12\alocalv1\"l\n" +
 	"\bWatchReq\x12\x1a\n" +
 	"\bNodeName\x18\x01 \x01(\tR\bNodeName\x12 \n" +
-	"\vAcceptBatch\x18\x02 \x01(\bR\vAcceptBatch\"\xd6\x01\n" +
+	"\vAcceptBatch\x18\x02 \x01(\bR\vAcceptBatch\x12\"\n" +
+	"\fAllEndpoints\x18\x03 \x01(\bR\fAllEndpoints\"\xd6\x01\n" +
 	"\x06OpItem\x12&\n" +
 	"\x04Sync\x18\x01 \x01(\v2\x10.localv1.EmptyOpH\x00R\x04Sync\x12\"\n" +
 	"\x03Set\x18\x02 \x01(\v2\x0e.localv1.ValueH\x00R\x03Set\x12&\n" +
@@ -1239,16 +1272,18 @@ const file_api_localv1_api_proto_rawDesc = "" +
 	"ClusterIPs\x120\n" +
 	"\vExternalIPs\x18\x02 \x01(\v2\x0e.localv1.IPSetR\vExternalIPs\x128\n" +
 	"\x0fLoadBalancerIPs\x18\x04 \x01(\v2\x0e.localv1.IPSetR\x0fLoadBalancerIPs\x12\x1a\n" +
-	"\bHeadless\x18\x03 \x01(\bR\bHeadless\"\xc8\x01\n" +
+	"\bHeadless\x18\x03 \x01(\bR\bHeadless\"\xea\x01\n" +
 	"\bEndpoint\x12\x1a\n" +
 	"\bHostname\x18\x01 \x01(\tR\bHostname\x12 \n" +
 	"\x03IPs\x18\x02 \x01(\v2\x0e.localv1.IPSetR\x03IPs\x12\x14\n" +
 	"\x05Local\x18\x03 \x01(\bR\x05Local\x127\n" +
 	"\rPortOverrides\x18\x04 \x03(\v2\x11.localv1.PortNameR\rPortOverrides\x12/\n" +
-	"\x06Scopes\x18\x05 \x01(\v2\x17.localv1.EndpointScopesR\x06Scopes\"H\n" +
+	"\x06Scopes\x18\x05 \x01(\v2\x17.localv1.EndpointScopesR\x06Scopes\x12 \n" +
+	"\vTerminating\x18\x06 \x01(\bR\vTerminating\"b\n" +
 	"\x0eEndpointScopes\x12\x1a\n" +
 	"\bInternal\x18\x01 \x01(\bR\bInternal\x12\x1a\n" +
-	"\bExternal\x18\x02 \x01(\bR\bExternal\"'\n" +
+	"\bExternal\x18\x02 \x01(\bR\bExternal\x12\x18\n" +
+	"\aCluster\x18\x03 \x01(\bR\aCluster\"'\n" +
 	"\x05IPSet\x12\x0e\n" +
 	"\x02V4\x18\x01 \x03(\tR\x02V4\x12\x0e\n" +
 	"\x02V6\x18\x02 \x03(\tR\x02V6\"2\n" +

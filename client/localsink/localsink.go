@@ -38,6 +38,21 @@ type Sink interface {
 	localv1.OpSink
 }
 
+// Asker is a Sink that asks for more than every server sends to every client. It is an interface of its own so that a
+// Sink need not know of it; a sink that goes before another one passes the question on with [Ask].
+type Asker interface {
+	// Ask is called after each WaitRequest that returned no error, and sets in the request what the sink wants beyond
+	// the node's name. What it may set are options that an older server does not know: it ignores them.
+	Ask(req *localv1.WatchReq)
+}
+
+// Ask has the sink, if it is an Asker, complete a request.
+func Ask(sink any, req *localv1.WatchReq) {
+	if asker, ok := sink.(Asker); ok {
+		asker.Ask(req)
+	}
+}
+
 // Config is what a sink has to know of the client's side. Sinks that embed it get WaitRequest.
 type Config struct {
 	// NodeName is the node whose view to ask for.

@@ -68,6 +68,7 @@ func (r *recorder) EnableSessionAffinity(s *localv1.Service, a SessionAffinity) 
 }
 func (r *recorder) DisableSessionAffinity(s *localv1.Service) { r.note(s, "DisableAffinity") }
 
+func (r *recorder) Ask(req *localv1.WatchReq)     { req.AllEndpoints = true }
 func (r *recorder) Setup()                        {}
 func (r *recorder) Reset()                        {}
 func (r *recorder) Sync()                         {}
@@ -308,6 +309,10 @@ func TestWrap(t *testing.T) {
 		"DeleteEndpoint", "DeletePort 80/TCP>8080", "DeleteIPPort 10.0.0.1 ClusterIP 80/TCP>8080",
 		"Disable TrafficPolicyExternal", "DisableAffinity", "DeleteIP 10.0.0.1 ClusterIP", "DeleteService",
 	}, r.take())
+
+	req := &localv1.WatchReq{}
+	localsink.Ask(sink, req)
+	require.True(t, req.AllEndpoints, "what the backend asks for gets through")
 
 	plain := Wrap(struct{ decoder.Interface }{r}) // a backend that listens to nothing
 	plain.SetService(svc)

@@ -4,6 +4,7 @@ package serviceevents
 
 import (
 	"sigs.k8s.io/kpng/api/localv1"
+	"sigs.k8s.io/kpng/client/localsink"
 	"sigs.k8s.io/kpng/client/localsink/decoder"
 )
 
@@ -26,6 +27,9 @@ type wrapper struct {
 	decoder.Interface
 	listener *ServicesListener
 }
+
+// Ask implements localsink.Asker for the backend.
+func (w wrapper) Ask(req *localv1.WatchReq) { localsink.Ask(w.Interface, req) }
 
 func (w wrapper) SetService(svc *localv1.Service) {
 	w.Interface.SetService(svc)

@@ -22,6 +22,8 @@ func (d *discard) SendMsg(m any) error {
 	return nil
 }
 
+func fromNode(i int) *localv1.WatchReq { return &localv1.WatchReq{NodeName: fmt.Sprintf("node-%d", i)} }
+
 func filled(n int) *store.Store {
 	st := store.New()
 	st.Update(func(tx *store.Tx) {
@@ -58,7 +60,7 @@ func BenchmarkFirstSync(b *testing.B) {
 			for b.Loop() {
 				var state localState
 				w := newFrameWriter(&out, batch)
-				state.advance(st.Snapshot(), "node-1", w)
+				state.advance(st.Snapshot(), fromNode(1), w)
 				if err := w.end(); err != nil {
 					b.Fatal(err)
 				}
@@ -75,10 +77,11 @@ func BenchmarkChange(b *testing.B) {
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
 			st := filled(n)
 			changes := [2]*store.Slice{tenEndpoints(7, 3), tenEndpoints(7, -1)}
-			states := make([]localState, 100)
+			states, requests := make([]localState, 100), make([]*localv1.WatchReq, 100)
 			var out discard
 			for i := range states {
-				states[i].advance(st.Snapshot(), fmt.Sprintf("node-%d", i), newFrameWriter(&out, true))
+				requests[i] = fromNode(i)
+				states[i].advance(st.Snapshot(), requests[i], newFrameWriter(&out, true))
 			}
 			out = discard{}
 			b.ReportAllocs()
@@ -88,7 +91,7 @@ func BenchmarkChange(b *testing.B) {
 				i++
 				for at := range states {
 					w := newFrameWriter(&out, true)
-					states[at].advance(st.Snapshot(), fmt.Sprintf("node-%d", at), w)
+					states[at].advance(st.Snapshot(), requests[at], w)
 					if err := w.end(); err != nil {
 						b.Fatal(err)
 					}

@@ -19,6 +19,11 @@ type Sink interface {
 	localv1.OpSink
 }
 
+// asker is a Sink that asks for more than the view of a node, as client/localsink.Asker does.
+type asker interface {
+	Ask(req *localv1.WatchReq)
+}
+
 // InProcess feeds a sink from a store as a stream would, until ctx ends (it then returns nil) or the sink's
 // WaitRequest returns an error, which it returns. With once, it ends after the first whole state.
 func InProcess(ctx context.Context, st *store.Store, sink Sink, once bool) error {
@@ -30,7 +35,11 @@ func InProcess(ctx context.Context, st *store.Store, sink Sink, once bool) error
 		if err != nil {
 			return err
 		}
-		next := func(to *store.Snapshot, w opWriter) (*store.Diff, int) { return state.advance(to, nodeName, w) }
+		req := &localv1.WatchReq{NodeName: nodeName}
+		if a, ok := sink.(asker); ok {
+			a.Ask(req)
+		}
+		next := func(to *store.Snapshot, w opWriter) (*store.Diff, int) { return state.advance(to, req, w) }
 		if _, err := changeSet(ctx, st, sinkWriter{sink}, first, next); err != nil {
 			if ctx.Err() != nil {
 				return nil //nolint:nilerr // being told to stop is not a failure

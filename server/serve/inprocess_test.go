@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
+	"sigs.k8s.io/kpng/api/globalv1"
 	"sigs.k8s.io/kpng/api/localv1"
 	"sigs.k8s.io/kpng/server/store"
 )
@@ -64,6 +65,33 @@ func TestInProcess(t *testing.T) {
 
 	close(sink.requests)
 	require.ErrorIs(t, <-done, sink.end)
+}
+
+// asking is a Sink that asks for all endpoints.
+type asking struct{ *channelSink }
+
+func (asking) Ask(req *localv1.WatchReq) { req.AllEndpoints = true }
+
+func TestInProcessAsks(t *testing.T) {
+	st := store.New()
+	terminating := slice("a", "s", "10.0.0.1@n1", "10.0.0.2@n2!")
+	terminating.Endpoints[1].Conditions = &globalv1.EndpointConditions{Serving: true, Terminating: true}
+	st.Update(func(tx *store.Tx) { tx.SetService(service("a")); tx.SetSlice(terminating); tx.SetSynced() })
+	for _, tt := range []struct {
+		asks      bool
+		endpoints int
+	}{{true, 2}, {false, 1}} {
+		sink, w := newChannelSink()
+		var whole Sink = sink
+		if tt.asks {
+			whole = asking{sink}
+		}
+		done := make(chan error, 1)
+		go func() { done <- InProcess(t.Context(), st, whole, true) }()
+		require.NoError(t, w.next())
+		require.NoError(t, <-done)
+		require.Len(t, w.state, 1+tt.endpoints)
+	}
 }
 
 func TestInProcessEnds(t *testing.T) {

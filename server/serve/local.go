@@ -8,19 +8,19 @@ import (
 	"sigs.k8s.io/kpng/server/view"
 )
 
-// localState is what a watcher of localv1 has been told: the state of snapshot, seen from node.
+// localState is what a watcher of localv1 has been told: the state of snapshot, by a query.
 type localState struct {
 	snapshot *store.Snapshot
-	node     view.Node
+	query    view.Query
 
 	// kept from call to call to save allocations
 	before, after []view.Endpoint
 }
 
-// advance tells the difference to the given snapshot, seen from the given node: services first, then endpoints,
+// advance tells the difference to the given snapshot, as the request asks for it: services first, then endpoints,
 // then the deletion of services, so that at no point there is an endpoint without its service.
-func (s *localState) advance(to *store.Snapshot, nodeName string, w opWriter) (diff *store.Diff, ops int) {
-	node := view.At(to, nodeName)
+func (s *localState) advance(to *store.Snapshot, req *localv1.WatchReq, w opWriter) (diff *store.Diff, ops int) {
+	query := view.Query{Node: view.At(to, req.GetNodeName()), AllEndpoints: req.GetAllEndpoints()}
 	diff = to.Since(s.snapshot)
 
 	for old, new := range diff.Services() {
@@ -30,11 +30,11 @@ func (s *localState) advance(to *store.Snapshot, nodeName string, w opWriter) (d
 		}
 	}
 	affected := diff.Services()
-	if s.snapshot != nil && node != s.node {
-		affected = diff.AllServices() // the place moved, so every service may look different
+	if s.snapshot != nil && query != s.query {
+		affected = diff.AllServices() // from another place, or for other eyes, every service may look different
 	}
 	for old, new := range affected {
-		ops += s.endpoints(old, new, node, w)
+		ops += s.endpoints(old, new, query, w)
 	}
 	for old, new := range diff.Services() {
 		if new == nil {
@@ -43,18 +43,18 @@ func (s *localState) advance(to *store.Snapshot, nodeName string, w opWriter) (d
 		}
 	}
 
-	s.snapshot, s.node = to, node
+	s.snapshot, s.query = to, query
 	return diff, ops
 }
 
 // endpoints tells the difference between two states of a service, either of which may be nil.
-func (s *localState) endpoints(old, new *store.Service, node view.Node, w opWriter) (ops int) {
+func (s *localState) endpoints(old, new *store.Service, query view.Query, w opWriter) (ops int) {
 	svc := new
 	if svc == nil {
 		svc = old
 	}
-	s.before = view.Endpoints(s.before[:0], old, s.node)
-	s.after = view.Endpoints(s.after[:0], new, node)
+	s.before = view.Endpoints(s.before[:0], old, s.query)
+	s.after = view.Endpoints(s.after[:0], new, query)
 	view.Diff(s.before, s.after,
 		func(key string) {
 			w.remove(localv1.Set_EndpointsSet, path{svc.Key(), key})

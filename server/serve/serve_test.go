@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
 
 	"sigs.k8s.io/kpng/api/globalv1"
 	"sigs.k8s.io/kpng/api/localv1"
@@ -182,6 +184,52 @@ func TestANodeNameMayChangeFromRequestToRequest(t *testing.T) {
 	name = "n2"
 	require.NoError(t, w.next())
 	require.Equal(t, []string{"set EndpointsSet ns/a/10.0.0.1", "set EndpointsSet ns/a/10.0.0.2"}, short(w.ops))
+}
+
+// TestAllEndpoints: who asks sees more, from one request to the next too, and who does not sees nothing of it.
+func TestAllEndpoints(t *testing.T) {
+	st := store.New()
+	terminating := slice("a", "a-1", "10.0.0.1@n1", "10.0.0.2@n2", "10.0.0.3@n2!", "10.0.0.4@n2!")
+	terminating.Endpoints[2].Conditions = &globalv1.EndpointConditions{Serving: true, Terminating: true}
+	st.Update(func(tx *store.Tx) {
+		tx.SetService(service("a", func(i *globalv1.ServiceInfo) {
+			i.Service.InternalTrafficToLocal, i.Service.ExternalTrafficToLocal = true, true
+		}))
+		tx.SetSlice(terminating)
+		tx.SetSynced()
+	})
+	target := serveOn(t, st)
+	stream, err := localv1.NewSetsClient(dial(t, target)).Watch(t.Context())
+	require.NoError(t, err)
+	all := true
+	w := &watch{
+		request: func() error { return stream.Send(&localv1.WatchReq{NodeName: "n1", AllEndpoints: all}) },
+		recv:    stream.Recv,
+		state:   map[string]proto.Message{},
+	}
+	require.NoError(t, w.next())
+	seen := map[string]string{}
+	for place, value := range w.state {
+		if ep, ok := value.(*localv1.Endpoint); ok {
+			seen[short([]string{place})[0]] = fmt.Sprintf("%v/%v/%v", ep.Scopes.GetInternal(), ep.Scopes.GetCluster(), ep.Terminating)
+		}
+	}
+	require.Equal(t, map[string]string{
+		"EndpointsSet ns/a/10.0.0.1": "true/true/false",
+		"EndpointsSet ns/a/10.0.0.2": "false/true/false",
+		"EndpointsSet ns/a/10.0.0.3": "false/false/true",
+	}, seen)
+
+	all = false
+	require.NoError(t, w.next())
+	require.Equal(t, []string{
+		"set EndpointsSet ns/a/10.0.0.1", "delete EndpointsSet ns/a/10.0.0.2", "delete EndpointsSet ns/a/10.0.0.3",
+	}, short(w.ops))
+	require.Len(t, w.state, 2)
+
+	other := watchLocal(t, target, "n1", true)
+	require.NoError(t, other.next())
+	require.Empty(t, cmp.Diff(w.state, other.state, protocmp.Transform()))
 }
 
 func TestGlobal(t *testing.T) {

@@ -40,7 +40,7 @@ func (s localService) Watch(stream localv1.Sets_WatchServer) error {
 		}
 		w.asked(req.GetNodeName())
 		next := func(to *store.Snapshot, out opWriter) (*store.Diff, int) {
-			return state.advance(to, req.GetNodeName(), out)
+			return state.advance(to, req, out)
 		}
 		if err := s.serve(stream.Context(), w, newFrameWriter(stream, req.GetAcceptBatch()), first, next); err != nil {
 			return err

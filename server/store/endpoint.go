@@ -17,7 +17,7 @@ import (
 // and slices are shared.
 type Endpoint struct {
 	key     string
-	wire    string // the marshalled localv1.Endpoint without Local and Scopes, which depend on who looks
+	wire    string // the marshalled localv1.Endpoint without what depends on who looks
 	node    string
 	zone    string
 	source  string // the name of the slice
@@ -41,7 +41,8 @@ type hints struct {
 // Key names the endpoint within its service.
 func (e *Endpoint) Key() string { return e.key }
 
-// Wire is the marshalled localv1.Endpoint without Local and Scopes. Bytes of these two fields may be appended to it.
+// Wire is the marshalled localv1.Endpoint without Local, Scopes and Terminating, which depend on who looks. Bytes of
+// these fields may be appended to it.
 func (e *Endpoint) Wire() string { return e.wire }
 
 // IPv6 says that the endpoint is one of IPv6. One with addresses of both families, which no EndpointSlice has, is one

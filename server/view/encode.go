@@ -6,14 +6,16 @@ import "google.golang.org/protobuf/encoding/protowire"
 
 // Field numbers of localv1.Endpoint and localv1.EndpointScopes, see api/localv1/api.proto.
 const (
-	endpointLocal  = 3
-	endpointScopes = 5
+	endpointLocal       = 3
+	endpointScopes      = 5
+	endpointTerminating = 6
 
 	scopesInternal = 1
 	scopesExternal = 2
+	scopesCluster  = 3
 )
 
-// Suffix is the part of the marshalled localv1.Endpoint that depends on the node: Local and Scopes. The whole
+// Suffix is the part of the marshalled localv1.Endpoint that depends on who looks: Local, Scopes and Terminating. The whole
 // message is the endpoint's Wire followed by it (the order of fields does not matter in protobuf).
 func (s Scope) Suffix() string { return suffixes[s] }
 
@@ -32,7 +34,8 @@ func (s Scope) suffix() []byte {
 		return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), 1)
 	}
 	b := flag(nil, endpointLocal, Local)
-	inner := flag(flag(nil, scopesInternal, Internal), scopesExternal, External)
+	inner := flag(flag(flag(nil, scopesInternal, Internal), scopesExternal, External), scopesCluster, Cluster)
 	b = protowire.AppendTag(b, endpointScopes, protowire.BytesType)
-	return protowire.AppendBytes(b, inner)
+	b = protowire.AppendBytes(b, inner)
+	return flag(b, endpointTerminating, Terminating)
 }

@@ -20,6 +20,11 @@ const (
 	Internal
 	// External: the node may send it traffic for node ports, external IPs and load-balancer IPs.
 	External
+	// Cluster: the node may send it what comes from the node itself or its pods to an external address of a service
+	// whose policies are both Local. Said only when asked for all endpoints.
+	Cluster
+	// Terminating: the endpoint's pod is being deleted. Said only when asked for all endpoints.
+	Terminating
 
 	scopes = 1 << iota // how many values a Scope has
 )
@@ -36,6 +41,14 @@ type Node struct {
 	Zone string // topology.kubernetes.io/zone; empty when it is not known
 }
 
+// Query is how services are looked at: from where, and for what.
+type Query struct {
+	Node
+	// AllEndpoints asks for Cluster, for Terminating, and also for the endpoints that get no new traffic but still serve
+	// while they terminate: a node keeps the connections to them.
+	AllEndpoints bool
+}
+
 // At returns the place of the node of that name.
 func At(snapshot *store.Snapshot, name string) Node {
 	if node := snapshot.Node(name); node != nil {
@@ -44,16 +57,20 @@ func At(snapshot *store.Snapshot, name string) Node {
 	return Node{Name: name}
 }
 
-// Endpoints appends to buf the endpoints of a service that a node may use, in the order of their keys.
+// Endpoints appends to buf the endpoints of a service that a query is about, in the order of their keys: those that the
+// node may use, and with AllEndpoints some more.
 //
 // Traffic policy Cluster may use every ready endpoint, or, if hints apply (see [hintsFor]), those hinted; traffic
 // policy Local may use the ready ones on the node, whatever is hinted. Each of the two that has no ready endpoint
 // uses those that still serve while they terminate (KEP-1669). Internal and external traffic each have a policy
 // of their own (KEP-2086). A service that publishes not-ready addresses has only ready endpoints.
 //
+// Where both policies are Local, traffic from the node itself or its pods to external addresses uses what policy Cluster
+// would, so that the way of such traffic does not depend on where an endpoint runs: scope Cluster.
+//
 // Each IP family is looked at by itself, as kube-proxy does: what is left, and what is hinted, of one says nothing
 // about the other.
-func Endpoints(buf []Endpoint, svc *store.Service, node Node) []Endpoint {
+func Endpoints(buf []Endpoint, svc *store.Service, query Query) []Endpoint {
 	if !svc.Exists() {
 		return buf
 	}
@@ -64,7 +81,7 @@ func Endpoints(buf []Endpoint, svc *store.Service, node Node) []Endpoint {
 			rules = &ipv6
 		}
 		if rules.svc == nil { // the first of its family
-			*rules = rulesFor(svc, node, ep.IPv6())
+			*rules = rulesFor(svc, query, ep.IPv6())
 		}
 		if scope := rules.scope(ep); scope != 0 {
 			if rules.local(ep) {
@@ -78,8 +95,8 @@ func Endpoints(buf []Endpoint, svc *store.Service, node Node) []Endpoint {
 
 // rules decide about the endpoints of one service and one IP family, seen from one node.
 type rules struct {
+	Query
 	svc  *store.Service
-	node Node
 	ipv6 bool
 	hint hint
 
@@ -88,8 +105,8 @@ type rules struct {
 	clusterReady, localReady bool
 }
 
-func rulesFor(svc *store.Service, node Node, ipv6 bool) rules {
-	r := rules{svc: svc, node: node, ipv6: ipv6}
+func rulesFor(svc *store.Service, query Query, ipv6 bool) rules {
+	r := rules{Query: query, svc: svc, ipv6: ipv6}
 	localMatters := svc.InternalTrafficToLocal() || svc.ExternalTrafficToLocal()
 	for _, ep := range svc.Endpoints() {
 		if r.ready(ep) {
@@ -102,7 +119,7 @@ func rulesFor(svc *store.Service, node Node, ipv6 bool) rules {
 			}
 		}
 	}
-	if r.clusterReady && !(svc.InternalTrafficToLocal() && svc.ExternalTrafficToLocal()) {
+	if r.clusterReady && (!r.bothLocal() || r.AllEndpoints) {
 		r.hint = r.hintsFor()
 	}
 	return r
@@ -116,7 +133,19 @@ func (r *rules) scope(ep *store.Endpoint) (scope Scope) {
 	if r.svc.ExternalTrafficToLocal() && local || !r.svc.ExternalTrafficToLocal() && cluster {
 		scope |= External
 	}
+	if r.AllEndpoints {
+		if r.bothLocal() && cluster {
+			scope |= Cluster
+		}
+		if ep.Terminating() && (scope != 0 || ep.Serving()) {
+			scope |= Terminating
+		}
+	}
 	return scope
+}
+
+func (r *rules) bothLocal() bool {
+	return r.svc.InternalTrafficToLocal() && r.svc.ExternalTrafficToLocal()
 }
 
 // ready: and of the family.
@@ -124,7 +153,7 @@ func (r *rules) ready(ep *store.Endpoint) bool {
 	return ep.IPv6() == r.ipv6 && (ep.Ready() || r.svc.PublishNotReady())
 }
 
-func (r *rules) local(ep *store.Endpoint) bool { return ep.Node() == r.node.Name && r.node.Name != "" }
+func (r *rules) local(ep *store.Endpoint) bool { return ep.Node() == r.Name && r.Name != "" }
 
 // usable: ready, or, where no ready endpoint is left, terminating but still serving.
 func (r *rules) usable(ep *store.Endpoint, anyReady bool) bool {
@@ -136,7 +165,7 @@ func (r *rules) usable(ep *store.Endpoint, anyReady bool) bool {
 
 // cluster says whether traffic policy Cluster may use the endpoint.
 func (r *rules) cluster(ep *store.Endpoint) bool {
-	return r.usable(ep, r.clusterReady) && r.hint.allows(ep, r.node)
+	return r.usable(ep, r.clusterReady) && r.hint.allows(ep, r.Node)
 }
 
 // hint is which of an endpoint's topology hints decide.
@@ -158,8 +187,8 @@ func (r *rules) hintsFor() hint {
 		}
 		allNode = allNode && len(ep.NodeHints()) != 0
 		allZone = allZone && len(ep.ZoneHints()) != 0
-		forNode = forNode || nodeHints.names(ep, r.node)
-		forZone = forZone || zoneHints.names(ep, r.node)
+		forNode = forNode || nodeHints.names(ep, r.Node)
+		forZone = forZone || zoneHints.names(ep, r.Node)
 	}
 	switch {
 	case allNode && forNode:

@@ -3,11 +3,12 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
@@ -23,7 +24,8 @@ import (
 //	HINT       zone=Z (hints.forZones), node=N (hints.forNodes); may be repeated
 //
 // (an endpoint whose name ends in 6 has an IPv6 address, the others have IPv4 ones)
-// and what the node sees as "NAME:SCOPES", with the letters l(ocal), i(nternal), e(xternal).
+// and what the node sees as "NAME:SCOPES", with the letters l(ocal), i(nternal), e(xternal), c(luster), t(erminating).
+// What it sees with AllEndpoints is written under all where it is not the same.
 //
 // All is seen from node n1 in zone z1, unless the case says otherwise. Sources of the rules:
 // https://kubernetes.io/docs/reference/networking/virtual-ips/ (traffic policies, terminating endpoints),
@@ -36,6 +38,7 @@ var table = []struct {
 	node      *Node
 	endpoints []string
 	want      string
+	all       string
 }{
 	// Which endpoints are usable.
 	{
@@ -62,29 +65,34 @@ var table = []struct {
 		name:      "terminating endpoints are not used while there is a ready one anywhere",
 		endpoints: []string{"a@n1 terminating", "b@n2 ready"},
 		want:      "b:ie",
+		all:       "a:lt b:ie",
 	},
 	{
 		name:      "no ready endpoint left: those that serve while they terminate",
 		endpoints: []string{"a@n1 terminating", "b@n2 terminating", "c@n2 notready", "d@n1 dying"},
 		want:      "a:lie b:ie",
+		all:       "a:liet b:iet",
 	},
 	{
 		name:      "publishNotReadyAddresses: all are as good as ready",
 		service:   publishNotReady,
 		endpoints: []string{"a@n1 notready", "b@n2 ready", "c@n2 dying"},
 		want:      "a:lie b:ie c:ie",
+		all:       "a:lie b:ie c:iet",
 	},
 
 	{
 		name:      "each IP family by itself: terminating endpoints where no ready one is left",
 		endpoints: []string{"a@n1 ready", "b@n2 terminating", "c6@n1 terminating", "d6@n2 terminating"},
 		want:      "a:lie c6:lie d6:ie",
+		all:       "a:lie b:t c6:liet d6:iet",
 	},
 	{
 		name:      "each IP family by itself, local ones too",
 		service:   bothLocal,
 		endpoints: []string{"a@n1 terminating", "b@n2 ready", "c6@n1 ready", "d6@n1 terminating"},
 		want:      "a:lie c6:lie",
+		all:       "a:liet b:c c6:liec d6:lt",
 	},
 
 	// internalTrafficPolicy and externalTrafficPolicy.
@@ -105,24 +113,49 @@ var table = []struct {
 		service:   bothLocal,
 		endpoints: []string{"a@n1 ready", "b@n2 ready", "c@ ready"},
 		want:      "a:lie",
+		all:       "a:liec b:c c:c",
 	},
 	{
 		name:      "both Local, none on the node",
 		service:   bothLocal,
 		endpoints: []string{"b@n2 ready"},
 		want:      "",
+		all:       "b:c",
 	},
 	{
 		name:      "external Local: the terminating one of the node for external, the ready one elsewhere for internal traffic",
 		service:   externalLocal,
 		endpoints: []string{"a@n1 terminating", "b@n2 ready"},
 		want:      "a:le b:i",
+		all:       "a:let b:i",
 	},
 	{
 		name:      "external Local: a terminating one is not used beside a ready one on the node",
 		service:   externalLocal,
 		endpoints: []string{"a@n1 terminating", "b@n1 ready"},
 		want:      "b:lie",
+		all:       "a:lt b:lie",
+	},
+	{
+		name:      "both Local, no ready endpoint left anywhere",
+		service:   bothLocal,
+		endpoints: []string{"a@n1 terminating", "b@n2 terminating", "c@n2 dying"},
+		want:      "a:lie",
+		all:       "a:liect b:ct",
+	},
+	{
+		name:      "both Local, a terminating endpoint elsewhere beside a ready one",
+		service:   bothLocal,
+		endpoints: []string{"a@n2 terminating", "b@n3 ready"},
+		want:      "",
+		all:       "a:t b:c",
+	},
+	{
+		name:      "internal Local: terminating endpoints elsewhere",
+		service:   internalLocal,
+		endpoints: []string{"a@n1 ready", "b@n2 terminating", "c@n2 dying"},
+		want:      "a:lie",
+		all:       "a:lie b:t",
 	},
 	{
 		name:      "a node without a name has nothing local",
@@ -130,6 +163,7 @@ var table = []struct {
 		node:      &Node{},
 		endpoints: []string{"a@ ready"},
 		want:      "",
+		all:       "a:c",
 	},
 
 	// Zone hints.
@@ -152,6 +186,7 @@ var table = []struct {
 		name:      "zone hints: one missing on an endpoint that is not ready does not matter",
 		endpoints: []string{"a@n1 ready zone=z1", "b@n2 ready zone=z2", "c@n3 notready", "d@n3 terminating"},
 		want:      "a:lie",
+		all:       "a:lie d:t",
 	},
 	{
 		name:      "zone hints: the node's zone is not known, so none count",
@@ -174,6 +209,14 @@ var table = []struct {
 		name:      "zone hints do not choose among terminating endpoints",
 		endpoints: []string{"a@n1 terminating zone=z1", "b@n2 terminating zone=z2"},
 		want:      "a:lie b:ie",
+		all:       "a:liet b:iet",
+	},
+	{
+		name:      "publishNotReadyAddresses: a terminating one that is not hinted for the node's zone",
+		service:   publishNotReady,
+		endpoints: []string{"a@n1 ready zone=z1", "b@n2 terminating zone=z2", "c@n2 dying zone=z2"},
+		want:      "a:lie",
+		all:       "a:lie b:t",
 	},
 	{
 		name:      "zone hints never apply to policy Local",
@@ -186,6 +229,7 @@ var table = []struct {
 		service:   bothLocal,
 		endpoints: []string{"a@n1 ready zone=z2", "b@n2 ready zone=z1"},
 		want:      "a:lie",
+		all:       "a:lie b:c",
 	},
 
 	// Node hints.
@@ -251,7 +295,8 @@ func TestEndpoints(t *testing.T) {
 				node = *tt.node
 			}
 			svc := held(tt.service, tt.endpoints)
-			require.Equal(t, tt.want, describe(t, Endpoints(nil, svc, node)))
+			require.Equal(t, tt.want, describe(t, Endpoints(nil, svc, Query{Node: node})))
+			require.Equal(t, cmp.Or(tt.all, tt.want), describe(t, Endpoints(nil, svc, Query{Node: node, AllEndpoints: true})))
 		})
 	}
 }
@@ -323,13 +368,19 @@ func describe(t *testing.T, eps []Endpoint) string {
 		if got.Scopes.GetExternal() {
 			letters += "e"
 		}
+		if got.Scopes.GetCluster() {
+			letters += "c"
+		}
+		if got.Terminating {
+			letters += "t"
+		}
 		out = append(out, got.Hostname+":"+letters)
 	}
 	return strings.Join(out, " ")
 }
 
 func TestServiceThatDoesNotExist(t *testing.T) {
-	require.Empty(t, Endpoints(nil, nil, Node{Name: "n1"}))
+	require.Empty(t, Endpoints(nil, nil, Query{Node: Node{Name: "n1"}, AllEndpoints: true}))
 }
 
 func TestAt(t *testing.T) {
@@ -347,16 +398,19 @@ func TestSuffix(t *testing.T) {
 		var got localv1.Endpoint
 		require.NoError(t, proto.Unmarshal([]byte(scope.Suffix()), &got))
 		want := &localv1.Endpoint{
-			Local:  scope&Local != 0,
-			Scopes: &localv1.EndpointScopes{Internal: scope&Internal != 0, External: scope&External != 0},
+			Local: scope&Local != 0,
+			Scopes: &localv1.EndpointScopes{
+				Internal: scope&Internal != 0, External: scope&External != 0, Cluster: scope&Cluster != 0,
+			},
+			Terminating: scope&Terminating != 0,
 		}
-		require.Empty(t, cmp.Diff(want, &got, protocmp.Transform()))
+		require.Empty(t, gocmp.Diff(want, &got, protocmp.Transform()))
 	}
 }
 
 func TestDiff(t *testing.T) {
 	seen := func(endpoints ...string) []Endpoint {
-		return Endpoints(nil, held(externalLocal, endpoints), Node{Name: "n1"})
+		return Endpoints(nil, held(externalLocal, endpoints), Query{Node: Node{Name: "n1"}, AllEndpoints: true})
 	}
 	for _, tt := range []struct {
 		name     string
@@ -393,9 +447,10 @@ func BenchmarkEndpoints(b *testing.B) {
 		all = append(all, fmt.Sprintf("e%d@n%d ready zone=z%d", i, i%3, i%2))
 	}
 	svc := held(nil, all)
+	query := Query{Node: Node{Name: "n1", Zone: "z1"}}
 	var buf []Endpoint
 	b.ReportAllocs()
 	for b.Loop() {
-		buf = Endpoints(buf[:0], svc, Node{Name: "n1", Zone: "z1"})
+		buf = Endpoints(buf[:0], svc, query)
 	}
 }

@@ -50,12 +50,19 @@ type Sink struct {
 	Callback  Callback
 	SetupFunc fullstate.Setup
 
+	// AllEndpoints asks for localv1.WatchReq.AllEndpoints: a backend that sets it looks at the scopes of an endpoint
+	// before it uses it. A server that does not know of it sends what it sends to all.
+	AllEndpoints bool
+
 	state  *state.State
 	called bool
 	log    ops.Log
 }
 
-var _ localsink.Sink = &Sink{}
+var (
+	_ localsink.Sink  = &Sink{}
+	_ localsink.Asker = &Sink{}
+)
 
 // New returns a sink.
 func New(config *localsink.Config, callback Callback) *Sink {
@@ -71,6 +78,9 @@ func (s *Sink) Setup() {
 
 // WaitRequest implements localsink.Sink.
 func (s *Sink) WaitRequest() (nodeName string, err error) { return s.Config.WaitRequest() }
+
+// Ask implements localsink.Asker.
+func (s *Sink) Ask(req *localv1.WatchReq) { req.AllEndpoints = s.AllEndpoints }
 
 // Reset implements localsink.Sink.
 func (s *Sink) Reset() { s.held().Reset() }

@@ -73,6 +73,17 @@ func ep(path, ip string) *localv1.OpItem {
 	return SetEndpoint(path[:i], path[i+1:], Endpoint(ip))
 }
 
+func TestAsk(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		sink := changes.New(nil, nil)
+		sink.AllEndpoints = all
+		req := &localv1.WatchReq{NodeName: "n"}
+		localsink.Ask(sink, req)
+		require.Equal(t, all, req.AllEndpoints)
+		require.Equal(t, "n", req.NodeName)
+	}
+}
+
 func TestChanges(t *testing.T) {
 	r := newRecorder()
 	r.sink.Setup()

@@ -32,7 +32,7 @@ type EndpointsListener interface {
 	DeleteEndpoint(namespace, serviceName, key string)
 }
 
-// Interface is a backend that is told of every value. The messages belong to it.
+// Interface is a backend that is told of every value. The messages belong to it. It may be a localsink.Asker too.
 type Interface interface {
 	ServicesListener
 	EndpointsListener
@@ -54,12 +54,18 @@ type Sink struct {
 	begun bool // an op was sent since the backend was reset
 }
 
-var _ localsink.Sink = &Sink{}
+var (
+	_ localsink.Sink  = &Sink{}
+	_ localsink.Asker = &Sink{}
+)
 
 // New returns a sink that decodes ops for a backend.
 func New(backend Interface) *Sink {
 	return &Sink{Interface: backend}
 }
+
+// Ask implements localsink.Asker for the backend.
+func (s *Sink) Ask(req *localv1.WatchReq) { localsink.Ask(s.Interface, req) }
 
 // Reset implements localsink.Sink.
 func (s *Sink) Reset() {

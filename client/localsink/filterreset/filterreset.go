@@ -42,7 +42,10 @@ type memory struct {
 	resend uint64 // during which it was last set
 }
 
-var _ localsink.Sink = &Sink{}
+var (
+	_ localsink.Sink  = &Sink{}
+	_ localsink.Asker = &Sink{}
+)
 
 // New returns a Sink before another one.
 func New(sink localsink.Sink) *Sink {
@@ -54,6 +57,9 @@ func (s *Sink) Setup() { s.sink.Setup() }
 
 // WaitRequest implements localsink.Sink.
 func (s *Sink) WaitRequest() (nodeName string, err error) { return s.sink.WaitRequest() }
+
+// Ask implements localsink.Asker for the sink behind.
+func (s *Sink) Ask(req *localv1.WatchReq) { localsink.Ask(s.sink, req) }
 
 // Reset implements localsink.Sink. The sink behind is not told.
 func (s *Sink) Reset() {
