@@ -1,14 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conntrack removes from the kernel's table of connections the flows that a change made wrong. Rules are asked
-// once for a flow; without this, datagrams of a client that keeps its port go on to a target that is gone, or
-// nowhere although there are targets now.
-//
-// What is wrong is decided from the flow alone: it was sent to a frontend of a changed Service, and does not go to a target
-// that this frontend has, or drains. So nothing that is right is removed, also not after a restart, when everything
-// counts as changed. The table is listed once for a change set, and only if something in it can have made flows wrong.
-//
-// TCP is left alone: its connections end by themselves, or are reset by whoever has the address next.
+//go:build linux
+
 package conntrack
 
 import (
@@ -23,19 +16,28 @@ type flow struct {
 	to       netip.AddrPort // as the client sent it; the port is 0 where there is none
 	by       netip.Addr     // who answers
 	byPort   uint16
+	dnat     bool // somebody sent it on to who answers
+	mark     uint32
 }
 
-// redirected tells whether someone else answers than whom the client asked.
-func (f *flow) redirected() bool {
-	return f.by != f.to.Addr() || f.byPort != f.to.Port() && f.byPort != 0
+// rule is what counts as wrong, besides what changed.
+type rule struct {
+	// tcp: flows of TCP may be wrong.
+	tcp bool
+	// restart: nothing is known of before the changes, and these are all there is.
+	restart bool
+	// mark is of flows that are ours alone: with restart those are wrong that no frontend explains.
+	mark uint32
 }
 
 // stale knows which flows a change set made wrong.
 type stale struct {
+	rule
 	frontends map[dataplane.Key]*rights
 	// kept have no wrong flows, and may be ports of an address whose other traffic has.
-	kept   map[dataplane.Key]bool
-	v4, v6 bool
+	kept map[dataplane.Key]bool
+	// own tells whether an address is one of this node's, as far as node ports go.
+	own func(netip.Addr) bool
 }
 
 // rights of a frontend.
@@ -53,39 +55,63 @@ type place struct {
 	port uint16
 }
 
-// staleBy is nil if the changes cannot have made any flow wrong. With restart, flows from before the first change count.
-func staleBy(changes []dataplane.Change, restart bool) *stale {
-	s := &stale{frontends: map[dataplane.Key]*rights{}, kept: map[dataplane.Key]bool{}}
+// staleBy is nil if the changes cannot have made any flow wrong.
+func staleBy(changes []dataplane.Change, r rule) *stale {
+	s := &stale{rule: r, frontends: map[dataplane.Key]*rights{}, kept: map[dataplane.Key]bool{}}
 	for _, c := range changes {
-		s.add(c, restart)
+		s.add(c)
 	}
-	if len(s.frontends) == 0 {
+	if len(s.frontends) == 0 && s.mark == 0 {
 		return nil
-	}
-	for k := range s.frontends {
-		s.v4, s.v6 = s.v4 || k.IP.Is4(), s.v6 || k.IP.Is6()
 	}
 	return s
 }
 
-func (s *stale) add(c dataplane.Change, restart bool) {
-	old, now := frontendsOf(c.Old), frontendsOf(c.New)
+// queries are what of the table has to be looked at, one a family. Of IPv6 the kernel is not asked for an address: as of 6.18
+// it answers with all others (ctnetlink_filter_match_tuple takes 0 of ipv6_addr_cmp for a difference).
+func (s *stale) queries() (all []query) {
+	for _, v6 := range []bool{false, true} {
+		q, any := query{v6: v6, redirected: true}, s.mark != 0
+		addresses := map[netip.Addr]bool{}
+		for k, r := range s.frontends {
+			if k.IP.Is6() == v6 {
+				any, q.to, addresses[k.IP] = true, k.IP, true
+				q.redirected = q.redirected && !r.first
+			}
+		}
+		if len(addresses) != 1 || q.to.IsUnspecified() || s.mark != 0 || v6 {
+			q.to = netip.Addr{}
+		}
+		if any {
+			all = append(all, q)
+		}
+	}
+	return all
+}
+
+func (s *stale) add(c dataplane.Change) {
+	old, now := s.frontendsOf(c.Old), s.frontendsOf(c.New)
 	for k, f := range old {
 		was, is := places(f), places(now[k])
-		if gone(was, is) || len(was) == 0 && now[k] != nil && len(is) > 0 {
+		begins := k.Protocol != dataplane.TCP && len(was) == 0 && len(is) > 0
+		if gone(was, is) || begins {
 			s.merge(k, &rights{now: is, was: was, first: now[k] != nil && len(targets(now[k])) > 0})
 		}
 	}
 	for k, f := range now {
 		s.kept[k] = true
-		if is := places(f); old[k] == nil && (len(is) > 0 || restart) {
-			s.merge(k, &rights{now: is, first: len(targets(f)) > 0, restart: restart})
+		is := places(f)
+		begins := k.Protocol != dataplane.TCP && len(is) > 0
+		if old[k] == nil && (begins || s.restart) {
+			s.merge(k, &rights{now: is, first: len(targets(f)) > 0, restart: s.restart})
 		}
 	}
 }
 
 // merge is for a frontend that goes from one Service to another in one change set: what the new owner has is right.
 func (s *stale) merge(k dataplane.Key, r *rights) {
+	// A SYN is sent again, and a connection is not ours to break that goes past us.
+	r.first = r.first && k.Protocol != dataplane.TCP
 	if have := s.frontends[k]; have != nil {
 		for p := range have.now {
 			r.now[p] = true
@@ -102,13 +128,13 @@ func (s *stale) merge(k dataplane.Key, r *rights) {
 }
 
 // frontendsOf are those that have flows we may remove.
-func frontendsOf(s *dataplane.Service) map[dataplane.Key]*dataplane.Frontend {
+func (s *stale) frontendsOf(of *dataplane.Service) map[dataplane.Key]*dataplane.Frontend {
 	out := map[dataplane.Key]*dataplane.Frontend{}
-	if s == nil {
+	if of == nil {
 		return out
 	}
-	for i := range s.Frontends {
-		if f := &s.Frontends[i]; f.Protocol != dataplane.TCP {
+	for i := range of.Frontends {
+		if f := &of.Frontends[i]; s.tcp || f.Protocol != dataplane.TCP {
 			out[f.Key()] = f
 		}
 	}
@@ -152,30 +178,40 @@ func gone(was, is map[place]bool) bool {
 	return false
 }
 
-// wrong tells whether the flow is one to be removed. Own tells whether an address is this node's.
-func (s *stale) wrong(f *flow, own func(netip.Addr) bool) bool {
-	if f.protocol == uint8(dataplane.TCP) {
+// wrong tells whether the flow is one to be removed.
+func (s *stale) wrong(f *flow) bool {
+	if f.protocol == uint8(dataplane.TCP) && !s.tcp {
 		return false
 	}
-	to, protocol := f.to.Addr(), dataplane.Protocol(f.protocol)
-	key := dataplane.Key{IP: to, Protocol: protocol, Port: f.to.Port()}
+	goes := place{f.by, f.byPort}
+	key := dataplane.Key{IP: f.to.Addr(), Protocol: dataplane.Protocol(f.protocol), Port: f.to.Port()}
 	if r := s.frontends[key]; r != nil {
-		return r.wrong(f, place{f.by, f.byPort})
+		return r.wrong(f, goes)
 	}
 	if s.kept[key] {
 		return false
 	}
-	if r := s.frontends[dataplane.Key{IP: to}]; r != nil {
+	whole := dataplane.Key{IP: key.IP}
+	if r := s.frontends[whole]; r != nil {
 		return r.wrong(f, place{f.by, 0})
 	}
-	key.IP = netip.IPv4Unspecified()
-	if to.Is6() {
-		key.IP = netip.IPv6Unspecified()
+	if s.kept[whole] {
+		return false
 	}
-	if r := s.frontends[key]; r != nil && own(to) {
-		return r.wrong(f, place{f.by, f.byPort})
+	if s.own(key.IP) {
+		key.IP = unspecified(key.IP)
+		if r := s.frontends[key]; r != nil {
+			return r.wrong(f, goes)
+		}
 	}
-	return false
+	return f.dnat && f.mark&s.mark != 0
+}
+
+func unspecified(a netip.Addr) netip.Addr {
+	if a.Is6() {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
 }
 
 func (r *rights) wrong(f *flow, goes place) bool {
@@ -186,5 +222,5 @@ func (r *rights) wrong(f *flow, goes place) bool {
 		return true
 	}
 	// Neither: it went nowhere, or to a target of before we started.
-	return r.first || r.restart && f.redirected()
+	return r.first && f.protocol != uint8(dataplane.TCP) || r.restart && f.dnat
 }
