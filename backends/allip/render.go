@@ -8,12 +8,13 @@ import (
 
 	"sigs.k8s.io/kpng/api/localv1"
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
+	"sigs.k8s.io/kpng/backends/internal/proxy"
 	"sigs.k8s.io/kpng/client/localsink/fullstate"
 )
 
 // render is all that a service asks for: every external and load-balancer IP, for the endpoints of its family. It is
 // pure. A service without such an address is nil. An address without an endpoint to use is rendered too, so that the
-// service keeps its claim to it, with an empty pool: see served.
+// service keeps its claim to it, with an empty pool: see finish.
 func render(item *fullstate.ServiceEndpoints, config *Config) *dataplane.Service {
 	svc := item.Service
 	s := &dataplane.Service{Name: svc.NamespacedName()}
@@ -47,9 +48,6 @@ func render(item *fullstate.ServiceEndpoints, config *Config) *dataplane.Service
 	if len(s.Frontends) == 0 {
 		return nil
 	}
-	if config.EgressSNAT {
-		s.Egress = egress(s.Frontends)
-	}
 	s.Normalize()
 	return s
 }
@@ -64,11 +62,12 @@ func family(ip netip.Addr) int {
 
 // pool is the endpoints to use: those on this node; without one, and with scope cluster, the others.
 func pool(endpoints []*localv1.Endpoint, v6 bool, scope Scope) dataplane.Pool {
-	var local, remote []dataplane.Target
+	var local, remote, draining []dataplane.Target
 	seen := map[netip.Addr]bool{}
 	for _, ep := range endpoints {
 		// Any packet is meant, so an endpoint that may be used for any kind of traffic may be used.
-		if !ep.GetScopes().Any() {
+		usable := ep.GetScopes().Any()
+		if !usable && !ep.GetTerminating() {
 			continue
 		}
 		ip, ok := endpointIP(ep, v6)
@@ -76,16 +75,20 @@ func pool(endpoints []*localv1.Endpoint, v6 bool, scope Scope) dataplane.Pool {
 			continue
 		}
 		seen[ip] = true
-		if ep.GetLocal() {
-			local = append(local, dataplane.Target{IP: ip, Local: true})
-		} else {
-			remote = append(remote, dataplane.Target{IP: ip})
+		target := dataplane.Target{IP: ip, Local: ep.GetLocal(), Terminating: ep.GetTerminating()}
+		switch {
+		case !usable:
+			draining = append(draining, target) // it still serves what it has
+		case target.Local:
+			local = append(local, target)
+		default:
+			remote = append(remote, target)
 		}
 	}
 	if len(local) == 0 && scope == ScopeCluster {
-		return dataplane.Pool{Targets: remote}
+		local = remote
 	}
-	return dataplane.Pool{Targets: local}
+	return dataplane.Pool{Targets: local, Draining: draining}
 }
 
 // endpointIP is the address of an endpoint in a family. When there are several, each of them is the same endpoint (as
@@ -97,7 +100,7 @@ func endpointIP(ep *localv1.Endpoint, v6 bool) (netip.Addr, bool) {
 	}
 	for _, text := range list {
 		ip, err := netip.ParseAddr(text)
-		if err == nil && ip.Is6() == v6 && ip.Zone() == "" && !ip.Is4In6() && !isSpecial(ip) {
+		if err == nil && ip.Is6() == v6 && ip.Zone() == "" && !ip.Is4In6() && !proxy.IsSpecial(ip) {
 			return ip, true
 		}
 	}
@@ -169,45 +172,22 @@ func egress(frontends []dataplane.Frontend) []dataplane.Egress {
 	return list
 }
 
-// permitted is a service without the addresses that the guard refuses, which it also returns. The service itself is
-// not changed. One that has no address left is nil.
-func permitted(s *dataplane.Service, g *guard) (*dataplane.Service, map[netip.Addr]Reason) {
-	var refused map[netip.Addr]Reason
+// finish is what the kernel does for a service that has these addresses. Those that there is no endpoint for are left
+// out: all-ip takes the packets of an address to give them to a pod, and otherwise they go where they would go anyway, as
+// to another node that has one. The service is not changed.
+func finish(s *dataplane.Service, config *Config) *dataplane.Service {
 	out := &dataplane.Service{Name: s.Name}
-	for _, f := range s.Frontends {
-		if reason := g.refuse(f.IP); reason != "" {
-			if refused == nil {
-				refused = map[netip.Addr]Reason{}
-			}
-			refused[f.IP] = reason
-			continue
+	for i := range s.Frontends {
+		if len(s.Frontends[i].Pool.Targets) != 0 {
+			out.Frontends = append(out.Frontends, s.Frontends[i])
 		}
-		out.Frontends = append(out.Frontends, f)
 	}
 	if len(out.Frontends) == 0 {
-		return nil, refused
+		return nil
 	}
-	if len(s.Egress) != 0 {
-		out.Egress = egress(out.Frontends) // with another address, when the one that was chosen is refused
+	if config.EgressSNAT {
+		out.Egress = egress(out.Frontends)
 		out.Normalize()
-	}
-	return out, refused
-}
-
-// served is a service without the addresses that there is no endpoint for: all-ip takes the packets of an address to
-// give them to a pod, and otherwise they go where they would go anyway, as to another node that has one.
-func served(s *dataplane.Service) *dataplane.Service {
-	if s == nil {
-		return nil
-	}
-	out := &dataplane.Service{Name: s.Name, Egress: s.Egress}
-	for _, f := range s.Frontends {
-		if len(f.Pool.Targets) != 0 {
-			out.Frontends = append(out.Frontends, f)
-		}
-	}
-	if len(out.Frontends) == 0 {
-		return nil
 	}
 	return out
 }

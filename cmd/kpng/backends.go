@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -130,6 +131,15 @@ type backendPart struct{ backendcmd.Cmd }
 func (b backendPart) Collectors() []prometheus.Collector {
 	if c, ok := b.Cmd.(interface{ Collectors() []prometheus.Collector }); ok {
 		return c.Collectors()
+	}
+	return nil
+}
+
+func (b backendPart) Handlers() map[string]http.Handler {
+	if h, ok := b.Cmd.(interface {
+		Handlers() map[string]http.Handler
+	}); ok {
+		return h.Handlers()
 	}
 	return nil
 }

@@ -5,4 +5,5 @@ package main
 import (
 	// The backends that program the kernel.
 	_ "sigs.k8s.io/kpng/backends/allip"
+	_ "sigs.k8s.io/kpng/backends/nat"
 )

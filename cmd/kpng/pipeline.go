@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -29,11 +30,18 @@ type part interface {
 	Collectors() []prometheus.Collector
 }
 
-// start serves the metrics of the parts of a process, and whether all of them are ready.
+// start serves the metrics and pages of the parts of a process, and whether all of them are ready.
 func start(ctx context.Context, options *process.Options, parts ...part) error {
 	var metrics []prometheus.Collector
 	for _, p := range parts {
 		metrics = append(metrics, p.Collectors()...)
+		if h, ok := p.(interface {
+			Handlers() map[string]http.Handler
+		}); ok {
+			for pattern, handler := range h.Handlers() {
+				options.Handle(pattern, handler)
+			}
+		}
 	}
 	ready := func() (err error) {
 		for _, p := range parts {

@@ -24,6 +24,16 @@ type Options struct {
 	LogFormat     string
 	MetricsListen string
 	Pprof         bool
+
+	more map[string]http.Handler
+}
+
+// Handle adds a page to those that Start serves.
+func (o *Options) Handle(pattern string, h http.Handler) {
+	if o.more == nil {
+		o.more = map[string]http.Handler{}
+	}
+	o.more[pattern] = h
 }
 
 // BindFlags binds klog's -v and --vmodule, --log-format, --metrics-listen and --pprof.
@@ -75,10 +85,14 @@ func (o *Options) Start(ctx context.Context, ready func() error, metrics ...prom
 			ConstLabels: prometheus.Labels{"version": Version()},
 		}, func() float64 { return 1 }))
 	registry.MustRegister(metrics...)
-	return serveHTTP(ctx, o.MetricsListen, handler(registry, ready, o.Pprof))
+	mux := handler(registry, ready, o.Pprof)
+	for pattern, h := range o.more {
+		mux.Handle(pattern, h)
+	}
+	return serveHTTP(ctx, o.MetricsListen, mux)
 }
 
-func handler(registry *prometheus.Registry, ready func() error, profile bool) http.Handler {
+func handler(registry *prometheus.Registry, ready func() error, profile bool) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })

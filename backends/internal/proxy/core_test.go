@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package allip
+package proxy
 
 import (
 	"net/netip"
@@ -35,6 +35,35 @@ func (k told) addresses() map[string][]string {
 	return out
 }
 
+// testRules ask for all traffic to each external IP, and serve those that have a local endpoint.
+var testRules = Rules{Render: renderAll, Finish: func(s *dataplane.Service) *dataplane.Service {
+	if len(s.Frontends[0].Pool.Targets) == 0 {
+		return nil
+	}
+	return s
+}}
+
+func renderAll(item *fullstate.ServiceEndpoints) *dataplane.Service {
+	s := &dataplane.Service{Name: item.Service.NamespacedName()}
+	for _, text := range item.Service.IPs.ExternalIPs.All() {
+		f := dataplane.Frontend{Kind: dataplane.ExternalIP, IP: netip.MustParseAddr(text)}
+		if item.Endpoints[0].Local {
+			f.Pool.Targets = []dataplane.Target{{IP: netip.MustParseAddr("11.0.1.2"), Local: true}}
+		}
+		s.Frontends = append(s.Frontends, f)
+	}
+	s.Normalize()
+	return s
+}
+
+func addressesOf(s *dataplane.Service) []string {
+	var list []string
+	for _, f := range s.Frontends {
+		list = append(list, f.IP.String())
+	}
+	return list
+}
+
 func setService(name string, local bool, ips ...string) changes.Change {
 	return changes.Change{Op: changes.Set, Item: &fullstate.ServiceEndpoints{
 		Service: &localv1.Service{Namespace: "ns", Name: name, IPs: &localv1.ServiceIPs{ExternalIPs: localv1.NewIPSet(ips...)}},
@@ -55,8 +84,8 @@ func value(t *testing.T, c prometheus.Metric) float64 {
 }
 
 func TestConflict(t *testing.T) {
-	m := newMetrics()
-	c, k := newCore(&Config{Scope: ScopeLocal}, m), told{}
+	m := newMetrics("kpng-test")
+	c, k := newCore(testRules, &Guard{}, m), told{}
 	update := func(list ...changes.Change) { c.update(list, k.tell) }
 
 	update(setService("b", true, "192.0.2.1", "192.0.2.2"), setService("c", true, "192.0.2.1"))
@@ -79,8 +108,8 @@ func TestConflict(t *testing.T) {
 }
 
 func TestNodeAddressesComeAndGo(t *testing.T) {
-	m := newMetrics()
-	c, k := newCore(&Config{Scope: ScopeLocal}, m), told{}
+	m := newMetrics("kpng-test")
+	c, k := newCore(testRules, &Guard{}, m), told{}
 	mine := map[netip.Addr]bool{netip.MustParseAddr("192.0.2.1"): true}
 	c.setNode(mine, k.tell)
 	c.update([]changes.Change{setService("a", true, "192.0.2.1", "192.0.2.2", "127.0.0.1"), setService("b", true, "192.0.2.1")}, k.tell)
