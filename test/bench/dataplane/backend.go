@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"sigs.k8s.io/kpng/test/bench/report"
+)
+
+// backendPart measures the backend alone, behind kpng's own server in this process.
+func (b *bench) backendPart(ctx context.Context) error {
+	b.Heading("kpng-nat alone, %d endpoints a Service", endpoints)
+	b.Text("Behind kpng's store and server in another process, without an API server. A change is timed from before it is committed to\n" +
+		"the store until the kernel has it: the server's work and the stream are in it.\n")
+	b.Header("dataplane", "Services", "first sync", "change", "changes", "CPU a change", "resident (peak)")
+	at := map[int]figures{}
+	for _, s := range b.backendSizes() {
+		fig, err := b.alone(ctx, proxy{kpngNat, s.dataplane}, s.services)
+		if err != nil {
+			return err
+		}
+		r := result{proxy{kpngNat, s.dataplane}, s.services, fig}
+		b.aloneRow(r)
+		if s.dataplane == nftables {
+			at[s.services] = fig
+		}
+		if s.dataplane == nftables && s.services == many {
+			b.aloneGoals(r)
+		}
+	}
+	for _, size := range []int{few, most} {
+		factor := report.Percentile(at[size].seen, 50).Seconds() / report.Percentile(at[many].seen, 50).Seconds()
+		b.Goal(factor <= 2 && factor >= 0, fmt.Sprintf("kpng-nat, nftables: a change at %d Services against %d", size, many), "factor 2", fmt.Sprintf("%.2f", factor))
+	}
+	return nil
+}
+
+type backendSize struct {
+	dataplane dataplane
+	services  int
+}
+
+func (b *bench) backendSizes() []backendSize {
+	sizes := []backendSize{
+		{nftables, few}, {nftables, many}, {nftables, most},
+		{iptablesNFT, 100}, {iptablesNFT, 1_000}, {iptablesLegacy, 100}, {iptablesLegacy, 1_000},
+	}
+	if b.large {
+		sizes = append(sizes, backendSize{iptablesNFT, many}, backendSize{iptablesLegacy, many})
+	}
+	return sizes
+}
+
+func (b *bench) alone(ctx context.Context, p proxy, services int) (fig figures, err error) {
+	from, err := startStoreSource(ctx, b.dir, services)
+	if err != nil {
+		return fig, err
+	}
+	defer func() { err = errors.Join(err, from.stop()) }()
+	return b.measure(ctx, p, from, services)
+}
+
+func (b *bench) aloneRow(r result) {
+	if r.tooSlow {
+		b.Row(r.dataplane, r.services, fmt.Sprintf("not within %v", b.patience), "", "", "", "")
+		return
+	}
+	b.Row(r.dataplane, r.services, report.MS(r.firstSync), report.Both(r.seen), len(r.seen), report.MS(r.cpu),
+		report.MB(r.resident)+" ("+report.MB(r.peak)+")")
+}
+
+func (b *bench) aloneGoals(r result) {
+	b.syncGoal(r)
+	const half, nearlyAll, memory = 5 * time.Millisecond, 20 * time.Millisecond, 100e6
+	p50, p99 := report.Percentile(r.seen, 50), report.Percentile(r.seen, 99)
+	name := fmt.Sprintf("%s, %d x %d", r.proxy, r.services, endpoints)
+	b.Goal(!r.tooSlow && p50 <= half && p99 <= nearlyAll, name+": a change, p50 / p99", "5 / 20 ms", report.Both(r.seen))
+	b.Goal(!r.tooSlow && r.resident <= memory, name+": resident", report.MB(memory), report.MB(r.resident))
+}

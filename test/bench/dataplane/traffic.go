@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+// path is a way from a client to a pod.
+type path struct {
+	name string
+	node *node
+	to   netip.AddrPort
+
+	rates, bytes []float64 // of each round: connections, and bytes, a second
+}
+
+const (
+	connectors = 4
+	// socketTime bounds each step of a connection.
+	socketTime = 3 * time.Second
+)
+
+// measure sends traffic for some time: new connections one after the other, then one that is used to the full.
+func (p *path) measure(ctx context.Context, d time.Duration) error {
+	rate, err := p.connections(ctx, d)
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.name, err)
+	}
+	bytes, err := p.throughput(ctx, d)
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.name, err)
+	}
+	p.rates, p.bytes = append(p.rates, rate), append(p.bytes, bytes)
+	return nil
+}
+
+// connections is how many connections a second can be opened, each of which is answered with a byte.
+func (p *path) connections(ctx context.Context, d time.Duration) (float64, error) {
+	began, counts := time.Now(), make([]int, connectors)
+	group, ctx := errgroup.WithContext(ctx)
+	for i := range connectors {
+		group.Go(func() error {
+			return p.node.client.Do(func() error {
+				for time.Since(began) < d && ctx.Err() == nil {
+					fd, err := connect(p.to)
+					if err != nil {
+						return err
+					}
+					if err := greeted(fd); err != nil {
+						return err
+					}
+					counts[i]++
+				}
+				return ctx.Err()
+			})
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return 0, err
+	}
+	total := 0
+	for _, n := range counts {
+		total += n
+	}
+	return float64(total) / time.Since(began).Seconds(), nil
+}
+
+// throughput is how many bytes a second the server receives on one connection.
+func (p *path) throughput(ctx context.Context, d time.Duration) (rate float64, err error) {
+	p.node.server.bulk.Store(true)
+	defer p.node.server.bulk.Store(false)
+	var fd int
+	if err := p.node.client.Do(func() (err error) { fd, err = connect(p.to); return err }); err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, bulkSize)
+	before, began := p.node.server.received.Load(), time.Now()
+	for time.Since(began) < d && ctx.Err() == nil {
+		if _, err := unix.Write(fd, buf); err != nil {
+			return 0, fmt.Errorf("send: %w", err)
+		}
+	}
+	return float64(p.node.server.received.Load()-before) / time.Since(began).Seconds(), ctx.Err()
+}
+
+// connect opens a connection from the network that the calling thread is in. It is reset when it is closed, so that
+// its port can be used again at once.
+func connect(to netip.AddrPort) (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	bound := unix.NsecToTimeval(int64(socketTime))
+	for _, set := range []func() error{
+		func() error {
+			return unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+		},
+		func() error { return unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &bound) },
+		func() error { return unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &bound) },
+		func() error {
+			return unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
+		},
+	} {
+		if err := set(); err != nil {
+			_ = unix.Close(fd)
+			return -1, fmt.Errorf("connect to %s: %w", to, err)
+		}
+	}
+	return fd, nil
+}
+
+// greeted waits for the server's byte and closes the connection.
+func greeted(fd int) error {
+	defer unix.Close(fd)
+	var who [1]byte
+	if n, err := unix.Read(fd, who[:]); err != nil || n != 1 {
+		return fmt.Errorf("no answer on a connection: %d bytes, %w", n, err)
+	}
+	return nil
+}
