@@ -39,6 +39,10 @@ type listener struct {
 // NewPorts opens no port yet. healthy tells whether the node's rules are true; it is asked at each request. The ports are
 // closed when ctx ends.
 func NewPorts(ctx context.Context, healthy func() bool) *Ports {
+	return newPorts(ctx, healthy, retry)
+}
+
+func newPorts(ctx context.Context, healthy func() bool, retry time.Duration) *Ports {
 	var config net.ListenConfig
 	p := &Ports{
 		healthy: healthy,
@@ -47,12 +51,12 @@ func NewPorts(ctx context.Context, healthy func() bool) *Ports {
 		},
 		services: map[string]Service{}, open: map[netip.AddrPort]*listener{}, failed: map[netip.AddrPort]string{},
 	}
-	go p.run(ctx)
+	go p.run(ctx, retry)
 	return p
 }
 
 // run tries again what failed, until ctx ends.
-func (p *Ports) run(ctx context.Context) {
+func (p *Ports) run(ctx context.Context, retry time.Duration) {
 	tick := time.NewTicker(retry)
 	defer tick.Stop()
 	for {
