@@ -13,13 +13,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"sigs.k8s.io/kpng/test/e2e/cluster"
+	"sigs.k8s.io/kpng/test/e2e/isolate"
 )
 
 // The nodes of the cluster. nodeA has the machine's name, which is what kpng's clients take for their node by default.
@@ -45,7 +44,7 @@ var repo = func() string {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := enterNamespace(); err != nil {
+	if err := isolate.Enter(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -72,33 +71,6 @@ func run(m *testing.M) int {
 		return 1
 	}
 	return m.Run()
-}
-
-// inside marks the process that is in its own network namespace.
-const inside = "KPNG_E2E_INSIDE"
-
-// enterNamespace replaces this process by one in new namespaces: of the network, with the loopback device up; of
-// process ids, so that nothing outlives the tests; of mounts, so that named network namespaces are forgotten with
-// them. Without root it takes a user namespace too, in which it is root.
-func enterNamespace() error {
-	if os.Getenv(inside) != "" {
-		return nil
-	}
-	unshare, err := exec.LookPath("unshare")
-	if err != nil {
-		return fmt.Errorf("the end-to-end tests need unshare (util-linux): %w", err)
-	}
-	args := []string{"unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"}
-	if os.Getuid() != 0 {
-		args = append(args, "--map-root-user")
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	args = append(args, "sh", "-c", `PATH=$PATH:/usr/sbin:/sbin; ip link set lo up && exec "$@"`, "sh", self)
-	args = append(args, os.Args[1:]...)
-	return syscall.Exec(unshare, args, append(os.Environ(), inside+"=1"))
 }
 
 func hostname() string {
