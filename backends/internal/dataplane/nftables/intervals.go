@@ -6,31 +6,41 @@ import (
 	"net/netip"
 	"slices"
 
-	nft "github.com/google/nftables"
+	"golang.org/x/sys/unix"
 )
 
-// intervals are the elements of an interval set that holds prefixes of one family. Prefixes overlap only by
+// encodeIntervals writes the elements of an interval set that holds prefixes of one family. Prefixes overlap only by
 // containing each other, so dropping the contained ones is enough; neighbours may stay apart.
-func intervals(prefixes []netip.Prefix) []nft.SetElement {
+func encodeIntervals(l *elementList, prefixes []netip.Prefix) {
 	if len(prefixes) == 0 {
-		return nil
+		return
 	}
 	kept := disjoint(prefixes)
 	zero := netip.IPv4Unspecified()
 	if kept[0].Addr().Is6() {
 		zero = netip.IPv6Unspecified()
 	}
-	var out []nft.SetElement
 	if kept[0].Addr() != zero { // nft begins its sets with this, and expects it
-		out = append(out, nft.SetElement{Key: zero.AsSlice(), IntervalEnd: true})
+		encodeBound(l.next(), zero, true)
 	}
 	for _, p := range kept {
-		out = append(out, nft.SetElement{Key: p.Addr().AsSlice()})
+		encodeBound(l.next(), p.Addr(), false)
 		if end := last(p).Next(); end.IsValid() {
-			out = append(out, nft.SetElement{Key: end.AsSlice(), IntervalEnd: true})
+			encodeBound(l.next(), end, true)
 		}
 	}
-	return out
+}
+
+// encodeBound is an address where an interval begins, or one where it has ended.
+func encodeBound(a *attributes, ip netip.Addr, end bool) {
+	item := a.nest(unix.NFTA_LIST_ELEM)
+	if end {
+		a.number(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
+	}
+	key := a.nest(unix.NFTA_SET_ELEM_KEY)
+	a.add(unix.NFTA_DATA_VALUE, ip.AsSlice()...)
+	a.close(key)
+	a.close(item)
 }
 
 // disjoint sorts prefixes and leaves out those that another one contains.

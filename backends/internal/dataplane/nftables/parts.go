@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	nft "github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -23,11 +22,6 @@ type part struct {
 	exprs []expr.Any
 	// set is an anonymous set that the last of exprs looks up; its ID is filled in when it is written.
 	set *anonymous
-}
-
-type anonymous struct {
-	set   nft.Set
-	elems []nft.SetElement
 }
 
 // rule of a chain.
@@ -51,15 +45,19 @@ type family struct {
 	nfproto  byte
 	src, dst uint32 // offsets in the header
 	bytes    uint32
-	addr     nft.SetDatatype
-	// second and third are the registers behind an address in register 1.
-	second, third uint32
-	loopback      netip.Prefix
+	addr     field
+	// second to fourth are the registers behind an address in register 1.
+	second, third, fourth uint32
+	loopback              netip.Prefix
 }
 
 var (
-	family4 = &family{"4", "ip", unix.NFPROTO_IPV4, 12, 16, 4, nft.TypeIPAddr, 9, 10, netip.MustParsePrefix("127.0.0.0/8")}
-	family6 = &family{"6", "ip6", unix.NFPROTO_IPV6, 8, 24, 16, nft.TypeIP6Addr, unix.NFT_REG_2, 13, netip.MustParsePrefix("::1/128")}
+	family4 = &family{"4", "ip", unix.NFPROTO_IPV4, 12, 16, 4,
+		field{"ipv4_addr", 7, 4, "ip daddr", typeofExpr(exprPayload, userNumber(0, protocolIP), userNumber(1, 12))},
+		9, 10, 11, netip.MustParsePrefix("127.0.0.0/8")}
+	family6 = &family{"6", "ip6", unix.NFPROTO_IPV6, 8, 24, 16,
+		field{"ipv6_addr", 8, 16, "ip6 daddr", typeofExpr(exprPayload, userNumber(0, protocolIP6), userNumber(1, 9))},
+		unix.NFT_REG_2, 13, 14, netip.MustParsePrefix("::1/128")}
 )
 
 func familyOf(a netip.Addr) *family {
@@ -117,10 +115,7 @@ func (f *family) notFrom(prefixes []netip.Prefix) part {
 	return part{
 		text:  fmt.Sprintf("%s saddr != { %s }", f.ip, strings.Join(names, ", ")),
 		exprs: append(f.is(), f.load(f.src, 1), &expr.Lookup{SourceRegister: 1, Invert: true}),
-		set: &anonymous{
-			set:   nft.Set{Anonymous: true, Constant: true, Interval: true, KeyType: f.addr},
-			elems: intervals(prefixes),
-		},
+		set:   &anonymous{key: f.addr, network: prefixes},
 	}
 }
 
@@ -194,16 +189,16 @@ func l4proto(p dataplane.Protocol) part {
 	}
 }
 
-// marked matches bits of the mark of the packet ("meta") or the connection ("ct").
-func marked(of string, bits uint32, set bool) part {
-	op, text, want := expr.CmpOpEq, "==", bits
-	if !set {
-		want = 0
-	}
+// marked matches packets ("meta") or connections ("ct") whose mark has any of the bits.
+func marked(of string, bits uint32) part { return compareMark(of, bits, "!=", expr.CmpOpNeq) }
+
+// unmarked matches those whose mark has none of the bits.
+func unmarked(of string, bits uint32) part { return compareMark(of, bits, "==", expr.CmpOpEq) }
+
+func compareMark(of string, bits uint32, text string, op expr.CmpOp) part {
 	return part{
-		text: fmt.Sprintf("%s mark & 0x%08x %s 0x%08x", of, bits, text, want),
-		exprs: []expr.Any{loadMark(of), and(bits, 0),
-			&expr.Cmp{Op: op, Register: 1, Data: binaryutil.NativeEndian.PutUint32(want)}},
+		text:  fmt.Sprintf("%s mark & 0x%08x %s 0x00000000", of, bits, text),
+		exprs: []expr.Any{loadMark(of), and(bits, 0), &expr.Cmp{Op: op, Register: 1, Data: make([]byte, 4)}},
 	}
 }
 
@@ -255,6 +250,9 @@ var (
 	// unreachable is the family's own kind of "port unreachable".
 	unreachable = part{text: "reject with icmpx port-unreachable", exprs: []expr.Any{
 		&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_PORT_UNREACH}}}
+	invalid = part{text: "ct state invalid", exprs: []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: 1}, and(expr.CtStateBitINVALID, 0),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)}}}
 	masquerade = part{text: "masquerade fully-random", exprs: []expr.Any{&expr.Masq{FullyRandom: true}}}
 )
 
@@ -301,59 +299,25 @@ func (f *family) dnatTo(p place) part {
 	return part{text: "dnat " + f.ip + " to " + text, exprs: append(exprs, nat)}
 }
 
-// dnatAny redirects to one of several places, at random.
-func (f *family) dnatAny(places []place) part {
-	ported := places[0].port != 0
-	data, to := f.addr, ""
-	nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.nfproto), RegAddrMin: 1}
-	if ported {
-		data, to = nft.MustConcatSetType(f.addr, nft.TypeInetService), " addr . port"
-		nat.RegProtoMin = f.second
+// gotoAny goes on in one of several chains, at random.
+func gotoAny(chains []string) part {
+	texts := make([]string, len(chains))
+	for i, c := range chains {
+		texts[i] = strconv.Itoa(i) + " : goto " + c
 	}
-	elems := make([]nft.SetElement, len(places))
-	texts := make([]string, len(places))
-	for i, p := range places {
-		elems[i] = nft.SetElement{Key: binaryutil.NativeEndian.PutUint32(uint32(i)), Val: p.bytes()}
-		texts[i] = strconv.Itoa(i) + " : " + p.text()
-	}
-	n := len(places)
 	return part{
-		text: fmt.Sprintf("dnat %s%s to numgen random mod %d map { %s }", f.ip, to, n, strings.Join(texts, ", ")),
+		text: fmt.Sprintf("numgen random mod %d vmap { %s }", len(chains), strings.Join(texts, ", ")),
 		exprs: []expr.Any{
-			&expr.Numgen{Register: 1, Modulus: uint32(n), Type: unix.NFT_NG_RANDOM},
-			&expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true},
-			nat,
+			draw(len(chains), 1),
+			&expr.Lookup{SourceRegister: 1, IsDestRegSet: true},
 		},
-		set: &anonymous{
-			set:   nft.Set{Anonymous: true, Constant: true, IsMap: true, KeyType: nft.TypeInteger, DataType: data},
-			elems: elems,
-		},
+		set: &anonymous{key: fieldIndex, verdicts: chains},
 	}
 }
 
-// gotoAny goes on in one of several chains, at random.
-func gotoAny(chains []string) part {
-	elems := make([]nft.SetElement, len(chains))
-	texts := make([]string, len(chains))
-	for i, c := range chains {
-		elems[i] = nft.SetElement{
-			Key:         binaryutil.NativeEndian.PutUint32(uint32(i)),
-			VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: c},
-		}
-		texts[i] = strconv.Itoa(i) + " : goto " + c
-	}
-	n := len(chains)
-	return part{
-		text: fmt.Sprintf("numgen random mod %d vmap { %s }", n, strings.Join(texts, ", ")),
-		exprs: []expr.Any{
-			&expr.Numgen{Register: 1, Modulus: uint32(n), Type: unix.NFT_NG_RANDOM},
-			&expr.Lookup{SourceRegister: 1, IsDestRegSet: true},
-		},
-		set: &anonymous{
-			set:   nft.Set{Anonymous: true, Constant: true, IsMap: true, KeyType: nft.TypeInteger, DataType: nft.TypeVerdict},
-			elems: elems,
-		},
-	}
+// draw is a number from 0 to below n, at random.
+func draw(n int, register uint32) expr.Any {
+	return &expr.Numgen{Register: register, Modulus: uint32(n), Type: unix.NFT_NG_RANDOM}
 }
 
 // remember adds the client to a set, or makes it stay there for the set's time from now.

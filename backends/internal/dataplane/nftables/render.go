@@ -8,19 +8,20 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"time"
 
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
 )
 
-// program is what one Service becomes. Everything in it but elements is the Service's own; elements are in maps that all
-// share, where their keys are nobody else's.
+// program is what one Service becomes.
 type program struct {
+	// elems are in maps that all services share, where their keys are nobody else's.
+	elems []element
+	// common chains and members of sets may be other services' as well.
+	common  []common
+	members []member
+	// sets and chains are the Service's own.
 	sets   []affinitySet
 	chains []chain
-	elems  []element
-	// members of sets of addresses, which other services may have too.
-	members []member
 }
 
 // member is an address in one of the sets of addresses.
@@ -34,128 +35,138 @@ type chain struct {
 	rules []rule
 }
 
-// affinitySet holds the clients of one target.
-type affinitySet struct {
-	name    string
-	f       *family
-	timeout time.Duration
-}
-
-// element of one of the table's maps.
-type element struct {
-	set     string
-	key     dataplane.Key
-	verdict string     // the chain to go on in
-	value   netip.Addr // for egress
-	twice   bool       // the address is the key two times
-	comment string
-}
-
 type renderer struct {
 	opts    dataplane.Options
 	service *dataplane.Service
 	comment string
 	out     program
-	pools   map[string]string // chains by what they do
-	affine  map[string]bool   // affinity sets there are
+	known   map[string]bool   // the common chains and the affinity sets there are
+	pools   map[string]string // chains with affinity by what they do
 	members map[member]bool
 }
 
 // render is pure.
 func render(opts dataplane.Options, s *dataplane.Service) program {
-	r := &renderer{opts: opts, service: s, comment: Comment(s.Name), pools: map[string]string{}, affine: map[string]bool{},
-		members: map[member]bool{}}
+	if s == nil {
+		return program{}
+	}
+	r := &renderer{opts: opts, service: s, comment: Comment(s.Name),
+		known: map[string]bool{}, pools: map[string]string{}, members: map[member]bool{}}
 	for i := range s.Frontends {
 		r.frontend(&s.Frontends[i])
 	}
 	for _, e := range s.Egress {
-		r.out.elems = append(r.out.elems, element{set: "egress" + familyOf(e.IP).suffix, key: dataplane.Key{IP: e.Source}, value: e.IP, comment: r.comment})
+		r.out.elems = append(r.out.elems, element{set: "egress" + familyOf(e.IP).suffix,
+			key: dataplane.Key{IP: e.Source}, to: place{ip: e.IP}, comment: r.comment})
 	}
 	return r.out
 }
 
 func (r *renderer) frontend(f *dataplane.Frontend) {
 	fam := familyOf(f.IP)
-	set := map[bool]string{true: "any", false: "ports"}[f.Protocol == dataplane.Any]
-	if f.Kind == dataplane.NodePort {
-		set = "nodeports"
-	}
+	set := map[string]string{"": "ports", "node": "nodeports", "any": "any"}[kindOf(f)]
 	r.out.elems = append(r.out.elems, element{set: set + fam.suffix, key: f.Key(), verdict: r.entry(fam, f), comment: r.comment})
+}
+
+// kindOf is the kind of maps that a frontend is in.
+func kindOf(f *dataplane.Frontend) string {
+	switch {
+	case f.Kind == dataplane.NodePort:
+		return "node"
+	case f.Protocol == dataplane.Any:
+		return "any"
+	}
+	return ""
 }
 
 // entry is the chain that a frontend's traffic begins in.
 func (r *renderer) entry(fam *family, f *dataplane.Frontend) string {
-	var rules []rule
-	if f.Sources != nil {
-		rules = r.sources(fam, f.Sources)
+	to := r.pool(fam, f, &f.Pool)
+	if len(f.Pool.Targets) > 0 && f.Masquerade != dataplane.Never {
+		to = r.add(f, marking{f.Masquerade, fam, to}, "masq")
 	}
-	inside := r.inside(fam, f)
 	if f.Local != nil {
-		local := r.pool(fam, f, f.Local)
-		rules = append(rules,
-			rule{fam.in("saddr", "cluster"+fam.suffix, false), goTo(inside)},
-			rule{fibLocal("saddr"), goTo(inside)},
-			rule{goTo(local)})
-	} else if len(rules) > 0 {
-		rules = append(rules, rule{goTo(inside)})
+		to = r.add(f, origin{fam, to, r.pool(fam, f, f.Local)}, "origin")
 	}
-	if len(rules) == 0 {
-		return inside
+	if f.Sources == nil {
+		return to
 	}
-	return r.chain("front", f.Key(), rules)
+	return r.chain("front", f.Key(), r.sources(fam, f.Sources, to))
 }
 
-func (r *renderer) sources(fam *family, sources []netip.Prefix) []rule {
+func (r *renderer) sources(fam *family, sources []netip.Prefix, to string) []rule {
 	for _, p := range sources {
 		if p.Bits() == 0 {
-			return nil
+			return []rule{{goTo(to)}}
 		}
 	}
 	if len(sources) == 0 {
 		return []rule{{drop}}
 	}
-	return []rule{{fam.notFrom(sources), drop}}
+	return []rule{{fam.notFrom(sources), drop}, {goTo(to)}}
 }
 
-// inside is where a frontend's traffic goes that no Local pool takes.
-func (r *renderer) inside(fam *family, f *dataplane.Frontend) string {
-	pool := r.pool(fam, f, &f.Pool)
-	if len(f.Pool.Targets) == 0 {
-		return pool
+// add a chain that may be common: it is the frontend's own if it is about affinity, as what it leads to then is.
+func (r *renderer) add(f *dataplane.Frontend, c common, own string) string {
+	if f.Affinity > 0 {
+		return r.chain(own, f.Key(), c.rules(r.opts))
 	}
-	switch f.Masquerade {
-	case dataplane.NonLocal:
-		return r.chain("masq", f.Key(), []rule{
-			{fam.in("saddr", "cluster"+fam.suffix, true), setMark("meta", r.opts.Mark)},
-			{goTo(pool)},
-		})
-	case dataplane.Always:
-		return r.chain("masq", f.Key(), []rule{{setMark("meta", r.opts.MarkAlways), goTo(pool)}})
-	}
-	return pool
+	return r.common(c)
 }
 
-// pool is the chain that chooses a target; frontends of a service that have the same share it.
+func (r *renderer) common(c common) string {
+	name := c.name()
+	if !r.known[name] {
+		r.known[name] = true
+		r.out.common = append(r.out.common, c)
+	}
+	return name
+}
+
+// pool is the chain that chooses a target.
 func (r *renderer) pool(fam *family, f *dataplane.Frontend, p *dataplane.Pool) string {
 	if len(p.Targets) == 0 {
 		return emptyChain(p.Empty)
 	}
-	places := make([]place, len(p.Targets))
-	for i, t := range p.Targets {
-		places[i] = place{t.IP, t.Port}
-		if t.Port == 0 {
-			places[i].port = f.Port
-		}
+	for _, t := range p.Targets {
 		if t.Local {
 			r.member("hairpin"+fam.suffix, t.IP)
-		} else if f.Masquerade == dataplane.NonLocal {
-			r.member("remote"+fam.suffix, t.IP)
+			r.member("local"+fam.suffix, t.IP)
 		}
 	}
+	if f.Affinity > 0 {
+		return r.affinityPool(fam, f, p)
+	}
+	l := lookup{f: fam, kind: kindOf(f), local: p == f.Local}
+	set := l.set()
+	for i, t := range p.Targets {
+		r.out.elems = append(r.out.elems, element{set: set, key: f.Key(), index: i, indexed: true, to: placeOf(f, t)})
+	}
+	return r.common(choiceOf(l, f.Protocol, len(p.Targets)))
+}
+
+func placeOf(f *dataplane.Frontend, t dataplane.Target) place {
+	if t.Port == 0 {
+		return place{t.IP, f.Port}
+	}
+	return place{t.IP, t.Port}
+}
+
+func (r *renderer) member(set string, ip netip.Addr) {
+	if m := (member{set, ip}); !r.members[m] {
+		r.members[m] = true
+		r.out.members = append(r.out.members, m)
+	}
+}
+
+// affinityPool is a chain of the Service's own; frontends of the Service that have the same targets share it.
+func (r *renderer) affinityPool(fam *family, f *dataplane.Frontend, p *dataplane.Pool) string {
+	places := make([]place, len(p.Targets))
 	var b strings.Builder
 	fmt.Fprint(&b, fam.suffix, f.Protocol, f.Affinity)
-	for _, p := range places {
-		b.WriteString(p.text())
+	for i, t := range p.Targets {
+		places[i] = placeOf(f, t)
+		b.WriteString(places[i].text())
 		b.WriteByte(',')
 	}
 	id := b.String()
@@ -166,35 +177,8 @@ func (r *renderer) pool(fam *family, f *dataplane.Frontend, p *dataplane.Pool) s
 	if p == f.Local {
 		kind = "local"
 	}
-	var rules []rule
-	if f.Affinity > 0 {
-		rules = r.affinity(fam, f, places)
-	} else {
-		rules = []rule{r.redirect(fam, f.Protocol, places)}
-	}
-	name := r.chain(kind, f.Key(), rules)
-	r.pools[id] = name
-	return name
-}
-
-func (r *renderer) member(set string, ip netip.Addr) {
-	if m := (member{set, ip}); !r.members[m] {
-		r.members[m] = true
-		r.out.members = append(r.out.members, m)
-	}
-}
-
-// redirect sends to one of the places.
-func (r *renderer) redirect(fam *family, p dataplane.Protocol, places []place) rule {
-	var out rule
-	if p != dataplane.Any {
-		out = append(out, l4proto(p))
-	}
-	out = append(out, setMark("ct", r.opts.ConnMark))
-	if len(places) == 1 {
-		return append(out, fam.dnatTo(places[0]))
-	}
-	return append(out, fam.dnatAny(places))
+	r.pools[id] = r.chain(kind, f.Key(), r.affinity(fam, f, places))
+	return r.pools[id]
 }
 
 // affinity sends clients where they were sent before, and others at random. What is remembered of a target is in a set of
@@ -204,20 +188,29 @@ func (r *renderer) affinity(fam *family, f *dataplane.Frontend, places []place) 
 	chains := make([]string, len(places))
 	for i, p := range places {
 		id := fmt.Sprintf("%s %s %s %s", r.service.Name, f.Protocol, f.Affinity, p.text())
-		set := "affinity" + fam.suffix + "-" + hash(id)
+		set := affinityPrefix + fam.suffix + "-" + hash(id)
 		chains[i] = "target" + fam.suffix + "-" + hash(id)
 		rules = append(rules, rule{fam.in("saddr", set, false), goTo(chains[i])})
-		if r.affine[set] {
+		if r.known[set] {
 			continue
 		}
-		r.affine[set] = true
+		r.known[set] = true
 		r.out.sets = append(r.out.sets, affinitySet{set, fam, f.Affinity})
-		r.out.chains = append(r.out.chains, chain{chains[i], []rule{
-			{fam.remember(set)},
-			r.redirect(fam, f.Protocol, []place{p}),
-		}})
+		r.out.chains = append(r.out.chains, chain{chains[i], []rule{{fam.remember(set)}, r.redirect(fam, f.Protocol, p)}})
 	}
 	return append(rules, rule{gotoAny(chains)})
+}
+
+// affinityPrefix begins the names of affinity sets, and of nothing else.
+const affinityPrefix = "affinity"
+
+// redirect sends to a place.
+func (r *renderer) redirect(fam *family, p dataplane.Protocol, to place) rule {
+	var out rule
+	if p != dataplane.Any {
+		out = append(out, l4proto(p))
+	}
+	return append(out, setMark("ct", r.opts.ConnMark), fam.dnatTo(to))
 }
 
 func (r *renderer) chain(kind string, k dataplane.Key, rules []rule) string {

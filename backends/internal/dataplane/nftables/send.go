@@ -6,26 +6,9 @@ import (
 	"errors"
 	"fmt"
 
-	nft "github.com/google/nftables"
-	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
-
-// The library encodes, and we send: it asks for an answer to every message, and for a copy of every rule, which is most of
-// the time of a large transaction; and it says that the keys of anonymous maps are in network order, which makes nft
-// show the numbers of numgen backwards. Its hook for tests is the one way to see what it encoded.
-
-// encoder is a library connection that sends nothing. What it would send is handed to take.
-func encoder(take func([]netlink.Message)) (*nft.Conn, error) {
-	return nft.New(nft.WithTestDial(func(req []netlink.Message) ([]netlink.Message, error) {
-		take(req)
-		return nil, errCaptured
-	}))
-}
-
-// errCaptured is of a kind that the library takes for the end, instead of waiting for each of its answers.
-var errCaptured = fmt.Errorf("not sent: %w", unix.ENOBUFS)
 
 // bufferSize is the limit of the socket's buffers, which are taken as needed: a transaction is one datagram.
 const bufferSize = 512 << 20
@@ -45,59 +28,61 @@ func dial() (*netlink.Conn, error) {
 }
 
 // send makes a batch happen, all of it or nothing. After an error the socket is not to be used any more.
-func send(c *netlink.Conn, batch []netlink.Message) error {
-	for i := range batch {
-		h := &batch[i].Header
-		h.Sequence, h.PID, h.Length = 0, 0, 0
-		h.Flags &^= netlink.Acknowledge
-		if h.Type == newRule {
-			h.Flags &^= unix.NLM_F_ECHO
-		}
-		if h.Type == newSet {
-			data, err := numbersInHostOrder(batch[i].Data)
-			if err != nil {
-				return err
-			}
-			batch[i].Data = data
-		}
+func send(c *netlink.Conn, batch []byte) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
 	}
-	// One answer, to the last message before the end of the batch. An error, wherever it is, comes before it.
-	batch[len(batch)-2].Header.Flags |= netlink.Acknowledge
-
-	if _, err := c.SendMessages(batch); err != nil {
-		return fmt.Errorf("sending %d messages: %w", len(batch), err)
+	var sent error
+	err = raw.Write(func(fd uintptr) bool {
+		sent = unix.Sendto(int(fd), batch, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		return !errors.Is(sent, unix.EAGAIN)
+	})
+	if err = errors.Join(err, sent); err != nil {
+		return fmt.Errorf("sending %d bytes: %w", len(batch), err)
 	}
-	_, err := c.Receive()
+	_, err = c.Receive()
 	return err
 }
 
-const (
-	newRule = netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWRULE)
-	newSet  = netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWSET)
-)
-
-// numbersInHostOrder changes the note about the order of bytes that nft goes by, in a message that makes a set of numbers.
-func numbersInHostOrder(data []byte) ([]byte, error) {
-	const header = 4 // nfgenmsg
-	attrs, err := netlink.UnmarshalAttributes(data[header:])
+// ask the kernel for something of a table, or with dump for all of a kind. Answers are attributes.
+func ask(c *netlink.Conn, typ uint16, flags netlink.HeaderFlags, question attributes) ([][]byte, error) {
+	replies, err := c.Execute(netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | typ), Flags: netlink.Request | flags},
+		Data:   append([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0}, question...),
+	})
 	if err != nil {
 		return nil, err
 	}
-	number := false
-	for _, a := range attrs {
-		number = number || a.Type == unix.NFTA_SET_KEY_TYPE && a.Data[3] == byte(nft.TypeInteger.GetNFTMagic())
-	}
-	if !number {
-		return data, nil
-	}
-	for i := range attrs {
-		if attrs[i].Type == unix.NFTA_SET_USERDATA {
-			attrs[i].Data = userdata.AppendUint32(nil, userdata.NFTNL_UDATA_SET_KEYBYTEORDER, 1)
+	var out [][]byte
+	for _, r := range replies {
+		if len(r.Data) >= 4 {
+			out = append(out, r.Data[4:])
 		}
 	}
-	changed, err := netlink.MarshalAttributes(attrs)
+	return out, nil
+}
+
+// find one attribute among an answer's.
+func find(answer []byte, typ uint16) []byte {
+	d, err := netlink.NewAttributeDecoder(answer)
 	if err != nil {
-		return nil, err
+		return nil
 	}
-	return append(data[:header:header], changed...), nil
+	for d.Next() {
+		if d.Type() == typ {
+			return d.Bytes()
+		}
+	}
+	return nil
+}
+
+// generation is the number that the kernel gives to the state of all its nftables rules: every transaction, whoever
+// makes it, counts it up. 0 is unknown.
+func generation(c *netlink.Conn) uint32 {
+	answers, err := ask(c, unix.NFT_MSG_GETGEN, 0, nil)
+	if err != nil || len(answers) == 0 {
+		return 0
+	}
+	return number(find(answers[0], unix.NFTA_GEN_ID))
 }

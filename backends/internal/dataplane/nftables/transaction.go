@@ -3,77 +3,49 @@
 package nftables
 
 import (
+	"errors"
 	"fmt"
-	"slices"
 
-	nft "github.com/google/nftables"
-	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
-	"github.com/google/nftables/userdata"
-	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 )
-
-// maxElements that go into one message: its list is an attribute, which has at most 64 KiB.
-const maxElements = 256
 
 // transaction collects changes to a table, and makes them all or none. Its first error is kept.
 type transaction struct {
-	conn  *nft.Conn
-	table *nft.Table
+	batch
+	table string
 	err   error
-	batch []netlink.Message
 	// elements is how many elements and rules are written or removed.
 	elements int
-	// sets is how many sets were added. The library numbers them otherwise, with a counter that all its users in a
-	// process share unguarded.
+	// sets is how many sets were added, which gives each its number in the transaction.
 	sets uint32
 }
 
-func begin(owner string) (*transaction, error) {
-	t := &transaction{table: &nft.Table{Name: owner, Family: nft.TableFamilyINet}}
-	var err error
-	if t.conn, err = encoder(func(batch []netlink.Message) { t.batch = batch }); err != nil {
-		return nil, fmt.Errorf("nftables: %w", err)
-	}
-	return t, nil
+func begin(owner string) *transaction {
+	t := &transaction{table: owner}
+	t.edge(unix.NFNL_MSG_BATCH_BEGIN)
+	return t
 }
 
-func (t *transaction) commit(c *netlink.Conn) error {
-	if t.err != nil {
-		return t.err
-	}
-	if err := t.conn.Flush(); err != nil && t.batch == nil {
-		return fmt.Errorf("nftables: encoding: %w", err)
-	}
-	if t.batch == nil {
-		return nil
-	}
-	if err := send(c, t.batch); err != nil {
-		return fmt.Errorf("nftables: table inet %s: %w", t.table.Name, err)
-	}
-	return nil
-}
+func (t *transaction) fail(err error) { t.err = errors.Join(t.err, err) }
 
-func (t *transaction) fail(err error) {
-	if t.err == nil && err != nil {
-		t.err = fmt.Errorf("nftables: table inet %s: %w", t.table.Name, err)
-	}
+func (t *transaction) addTable() {
+	t.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
+	t.text(unix.NFTA_TABLE_NAME, t.table)
+	t.number(unix.NFTA_TABLE_FLAGS, 0)
 }
 
 // removeTable removes the table, which may not be there.
 func (t *transaction) removeTable() {
-	t.conn.AddTable(t.table)
-	t.conn.DelTable(t.table)
+	t.addTable()
+	t.message(unix.NFT_MSG_DELTABLE, 0)
+	t.text(unix.NFTA_TABLE_NAME, t.table)
 }
 
-// addLayout adds an empty table.
-func (t *transaction) addLayout(l layout) {
-	t.conn.AddTable(t.table)
+// addLayout adds what does not depend on services.
+func (t *transaction) addLayout(l *layout) {
 	for i := range l.sets {
-		s := &l.sets[i]
-		set := t.set(s)
-		set.ID = t.nextSet()
-		t.fail(t.conn.AddSet(set, intervals(s.network)))
+		t.addShared(&l.sets[i])
 	}
 	for _, c := range l.chains {
 		t.addChain(c.name)
@@ -81,140 +53,220 @@ func (t *transaction) addLayout(l layout) {
 	for _, c := range l.chains {
 		t.addRules(c, "")
 	}
-	accept := nft.ChainPolicyAccept
 	for _, b := range l.bases {
-		t.conn.AddChain(&nft.Chain{Name: b.name, Table: t.table, Type: nft.ChainTypeNAT, Hooknum: b.hook,
-			Priority: nft.ChainPriorityRef(nft.ChainPriority(b.priority)), Policy: &accept})
+		t.addBase(b)
 		t.addRules(chain{b.name, b.rules}, "")
 	}
 }
 
-// set is a shared set as the library wants it.
-func (t *transaction) set(s *shared) *nft.Set {
-	out := &nft.Set{Table: t.table, Name: s.name, KeyType: s.key[0], Interval: s.ranges}
-	if len(s.key) > 1 {
-		out.KeyType, out.Concatenation = nft.MustConcatSetType(s.key...), true
-	}
-	if s.data.Name != "" {
-		out.IsMap, out.DataType = true, s.data
-	}
-	return out
-}
-
-// nextSet is a number for a new set; any that is unique in the transaction does.
-func (t *transaction) nextSet() uint32 {
-	t.sets++
-	return t.sets
-}
-
 func (t *transaction) addChain(name string) {
-	t.conn.AddChain(&nft.Chain{Name: name, Table: t.table})
+	t.message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE)
+	t.text(unix.NFTA_CHAIN_TABLE, t.table)
+	t.text(unix.NFTA_CHAIN_NAME, name)
+}
+
+func (t *transaction) addBase(b base) {
+	t.addChain(b.name)
+	hook := t.nest(unix.NFTA_CHAIN_HOOK)
+	t.number(unix.NFTA_HOOK_HOOKNUM, b.hook)
+	t.number(unix.NFTA_HOOK_PRIORITY, uint32(b.priority))
+	t.close(hook)
+	t.number(unix.NFTA_CHAIN_POLICY, 1) // NF_ACCEPT
+	t.text(unix.NFTA_CHAIN_TYPE, b.typ)
 }
 
 func (t *transaction) flushChain(name string) {
-	t.conn.FlushChain(&nft.Chain{Name: name, Table: t.table})
+	t.message(unix.NFT_MSG_DELRULE, 0)
+	t.text(unix.NFTA_RULE_TABLE, t.table)
+	t.text(unix.NFTA_RULE_CHAIN, name)
 }
 
 func (t *transaction) delChain(name string) {
-	t.conn.DelChain(&nft.Chain{Name: name, Table: t.table})
+	t.message(unix.NFT_MSG_DELCHAIN, 0)
+	t.text(unix.NFTA_CHAIN_TABLE, t.table)
+	t.text(unix.NFTA_CHAIN_NAME, name)
 }
 
 // addRules appends a chain's rules. The first has the comment.
 func (t *transaction) addRules(c chain, comment string) {
 	for i, r := range c.rules {
-		out := &nft.Rule{Table: t.table, Chain: &nft.Chain{Name: c.name, Table: t.table}}
-		for _, p := range r {
-			out.Exprs = append(out.Exprs, t.exprs(p)...)
+		if i > 0 {
+			comment = ""
 		}
-		if i == 0 && comment != "" {
-			out.UserData = userdata.AppendString(nil, userdata.TypeComment, comment)
-		}
-		t.conn.AddRule(out)
-		t.elements++
+		t.addRule(c.name, r, comment)
 	}
 }
 
-// exprs of a part. An anonymous set is written first, and the last lookup made to refer to it.
-func (t *transaction) exprs(p part) []expr.Any {
-	if p.set == nil {
-		return p.exprs
-	}
-	set := p.set.set
-	set.Table = t.table
-	t.addAnonymous(&set, p.set.elems)
-	out := slices.Clone(p.exprs)
-	for i, e := range out {
-		if l, ok := e.(*expr.Lookup); ok {
-			bound := *l
-			bound.SetName, bound.SetID = set.Name, set.ID
-			out[i] = &bound
+func (t *transaction) addRule(chain string, r rule, comment string) {
+	t.elements++
+	ids := make([]uint32, len(r))
+	for i, p := range r { // what a rule needs comes first
+		if p.set != nil {
+			ids[i] = t.addAnonymous(p.set)
 		}
 	}
-	return out
-}
-
-func (t *transaction) addAnonymous(set *nft.Set, elems []nft.SetElement) {
-	t.elements += len(elems)
-	set.ID, set.Name = t.nextSet(), "__set%d" // as nft names them; the kernel counts
-	if set.IsMap {
-		set.Name = "__map%d"
-	}
-	if len(elems) <= maxElements {
-		t.fail(t.conn.AddSet(set, elems))
-		return
-	}
-	t.fail(t.conn.AddSet(set, nil))
-	// The kernel takes more elements until the transaction ends, but the library refuses.
-	more := *set
-	more.Anonymous = false
-	t.changeElements(&more, elems, t.conn.SetAddElements)
-}
-
-func (t *transaction) changeElements(set *nft.Set, elems []nft.SetElement, change func(*nft.Set, []nft.SetElement) error) {
-	for part := range slices.Chunk(elems, maxElements) {
-		t.fail(change(set, part))
-	}
-}
-
-func (t *transaction) affinitySet(s affinitySet) *nft.Set {
-	return &nft.Set{Table: t.table, ID: t.nextSet(), Name: s.name, KeyType: s.f.addr, Dynamic: true, HasTimeout: true, Timeout: s.timeout, Size: maxClients}
-}
-
-// maxClients bounds what is remembered of a target's clients. Those beyond it have no affinity.
-const maxClients = 65535
-
-// elements groups elements by set, as the library wants them, and hands each group to change.
-func (t *transaction) eachSet(l layout, elems []element, change func(*nft.Set, []nft.SetElement) error) {
-	t.elements += len(elems)
-	groups := map[string][]nft.SetElement{}
-	for i := range elems {
-		e := &elems[i]
-		groups[e.set] = append(groups[e.set], e.encode())
-	}
-	for i := range l.sets {
-		if group := groups[l.sets[i].name]; len(group) > 0 {
-			t.changeElements(t.set(&l.sets[i]), group, change)
+	t.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND)
+	t.text(unix.NFTA_RULE_TABLE, t.table)
+	t.text(unix.NFTA_RULE_CHAIN, chain)
+	list := t.nest(unix.NFTA_RULE_EXPRESSIONS)
+	for i, p := range r {
+		for _, e := range p.exprs {
+			t.addExpr(p.bound(e, ids[i]))
 		}
 	}
+	t.close(list)
+	if comment != "" {
+		t.add(unix.NFTA_RULE_USERDATA, append([]byte{0, byte(len(comment) + 1)}, comment+"\x00"...)...)
+	}
 }
 
-// encode the element.
-func (e *element) encode() nft.SetElement {
-	out := nft.SetElement{Comment: e.comment}
-	if !e.key.IP.IsUnspecified() {
-		out.Key = e.key.IP.AsSlice()
+// bound is an expression that refers to the part's set, if it is the one that looks it up.
+func (p *part) bound(e expr.Any, id uint32) expr.Any {
+	l, ok := e.(*expr.Lookup)
+	if !ok || p.set == nil {
+		return e
 	}
-	if e.key.Protocol != 0 {
-		out.Key = append(out.Key, byte(e.key.Protocol), 0, 0, 0)
-		out.Key = append(append(out.Key, binaryutil.BigEndian.PutUint16(e.key.Port)...), 0, 0)
+	bound := *l
+	bound.SetName, bound.SetID = p.set.name(), id
+	return &bound
+}
+
+func (t *transaction) addExpr(e expr.Any) {
+	b, err := expr.Marshal(unix.NFPROTO_INET, e)
+	t.fail(err)
+	item := t.nest(unix.NFTA_LIST_ELEM)
+	t.attributes = append(t.attributes, b...)
+	t.close(item)
+}
+
+// addSet begins a set; its other attributes may follow.
+func (t *transaction) addSet(name string, flags uint32, key []field) uint32 {
+	t.sets++
+	t.message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE)
+	t.text(unix.NFTA_SET_TABLE, t.table)
+	t.text(unix.NFTA_SET_NAME, name)
+	t.number(unix.NFTA_SET_FLAGS, flags)
+	t.number(unix.NFTA_SET_KEY_TYPE, typeNumber(key))
+	t.number(unix.NFTA_SET_KEY_LEN, width(key))
+	t.number(unix.NFTA_SET_ID, t.sets)
+	return t.sets
+}
+
+func (t *transaction) verdicts() {
+	t.number(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT)
+	t.number(unix.NFTA_SET_DATA_LEN, 0)
+}
+
+func (t *transaction) addShared(s *shared) {
+	flags := uint32(0)
+	if s.ranges {
+		flags |= unix.NFT_SET_INTERVAL
 	}
+	if s.verdict || s.data != nil {
+		flags |= unix.NFT_SET_MAP
+	}
+	id := t.addSet(s.name, flags, s.key)
 	switch {
-	case e.verdict != "":
-		out.VerdictData = &expr.Verdict{Kind: expr.VerdictGoto, Chain: e.verdict}
-	case e.value.IsValid():
-		out.Val = e.value.AsSlice()
-	case e.twice:
-		out.Key = append(out.Key, out.Key...)
+	case s.verdict:
+		t.verdicts()
+	case s.data != nil:
+		t.number(unix.NFTA_SET_DATA_TYPE, typeNumber(s.data))
+		t.number(unix.NFTA_SET_DATA_LEN, width(s.data))
 	}
-	return out
+	if u := s.userData(); u != nil {
+		t.add(unix.NFTA_SET_USERDATA, u...)
+	}
+	var list elementList
+	encodeIntervals(&list, s.network)
+	t.changeElements(unix.NFT_MSG_NEWSETELEM, s.name, id, &list)
+}
+
+func (t *transaction) addAffinitySet(s affinitySet) {
+	t.addSet(s.name, unix.NFT_SET_EVAL|unix.NFT_SET_TIMEOUT, []field{s.f.addr})
+	t.long(unix.NFTA_SET_TIMEOUT, uint64(s.timeout.Milliseconds()))
+	description := t.nest(unix.NFTA_SET_DESC)
+	t.number(unix.NFTA_SET_DESC_SIZE, maxClients)
+	t.close(description)
+}
+
+func (t *transaction) addAnonymous(s *anonymous) uint32 {
+	flags, order, list := uint32(unix.NFT_SET_ANONYMOUS|unix.NFT_SET_CONSTANT), uint32(orderNetwork), elementList{}
+	if s.verdicts != nil {
+		flags, order = flags|unix.NFT_SET_MAP, orderHost
+		for i, c := range s.verdicts {
+			e := element{index: i, indexed: true, verdict: c}
+			e.encode(list.next(), false)
+		}
+	} else {
+		flags |= unix.NFT_SET_INTERVAL
+		encodeIntervals(&list, s.network)
+	}
+	id := t.addSet(s.name(), flags, []field{s.key})
+	if s.verdicts != nil {
+		t.verdicts()
+	}
+	t.add(unix.NFTA_SET_USERDATA, userNumber(userKeyOrder, order)...)
+	t.changeElements(unix.NFT_MSG_NEWSETELEM, s.name(), id, &list)
+	return id
+}
+
+func (t *transaction) delSet(name string) {
+	t.message(unix.NFT_MSG_DELSET, 0)
+	t.text(unix.NFTA_SET_TABLE, t.table)
+	t.text(unix.NFTA_SET_NAME, name)
+}
+
+// changeElements adds or deletes elements. A set of this transaction that has no name of its own is found by its number.
+func (t *transaction) changeElements(typ uint16, set string, id uint32, l *elementList) {
+	t.elements += l.count
+	begin := 0
+	for _, end := range append(l.cuts, len(l.bytes)) {
+		if begin == end {
+			continue
+		}
+		flags := uint16(0)
+		if typ == unix.NFT_MSG_NEWSETELEM {
+			flags = unix.NLM_F_CREATE
+		}
+		t.message(typ, flags)
+		t.text(unix.NFTA_SET_ELEM_LIST_TABLE, t.table)
+		t.text(unix.NFTA_SET_ELEM_LIST_SET, set)
+		if id != 0 {
+			t.number(unix.NFTA_SET_ELEM_LIST_SET_ID, id)
+		}
+		list := t.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+		t.attributes = append(t.attributes, l.bytes[begin:end]...)
+		t.close(list)
+		begin = end
+	}
+}
+
+// eachElements changes elements of the sets that are there.
+func (t *transaction) eachElements(typ uint16, l *layout, lists elementLists) {
+	for i := range l.sets {
+		if list := lists[l.sets[i].name]; list != nil {
+			t.changeElements(typ, l.sets[i].name, 0, list)
+		}
+	}
+}
+
+// messages ends the batch: all of it. Nothing: there is nothing to do.
+func (t *transaction) messages() ([]byte, error) {
+	if t.err != nil {
+		return nil, fmt.Errorf("encoding: %w", t.err)
+	}
+	if t.count == 1 {
+		return nil, nil
+	}
+	// One answer, to the last message before the end of the batch. An error, wherever it is, comes before it.
+	t.acknowledge()
+	t.edge(unix.NFNL_MSG_BATCH_END)
+	t.finish()
+	return t.attributes, nil
+}
+
+// flushRules removes all rules of the table.
+func (t *transaction) flushRules() {
+	t.message(unix.NFT_MSG_DELRULE, 0)
+	t.text(unix.NFTA_RULE_TABLE, t.table)
 }
