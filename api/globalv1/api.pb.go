@@ -31,7 +31,9 @@ const (
 type GlobalWatchReq struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// AcceptBatch says that the client understands OpItem.Batch.
-	AcceptBatch   bool `protobuf:"varint,1,opt,name=AcceptBatch,proto3" json:"AcceptBatch,omitempty"`
+	AcceptBatch bool `protobuf:"varint,1,opt,name=AcceptBatch,proto3" json:"AcceptBatch,omitempty"`
+	// TriggerTimes asks for OpItem.TriggeredAt.
+	TriggerTimes  bool `protobuf:"varint,2,opt,name=TriggerTimes,proto3" json:"TriggerTimes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -69,6 +71,13 @@ func (*GlobalWatchReq) Descriptor() ([]byte, []int) {
 func (x *GlobalWatchReq) GetAcceptBatch() bool {
 	if x != nil {
 		return x.AcceptBatch
+	}
+	return false
+}
+
+func (x *GlobalWatchReq) GetTriggerTimes() bool {
+	if x != nil {
+		return x.TriggerTimes
 	}
 	return false
 }
@@ -537,9 +546,10 @@ var File_api_globalv1_api_proto protoreflect.FileDescriptor
 
 const file_api_globalv1_api_proto_rawDesc = "" +
 	"\n" +
-	"\x16api/globalv1/api.proto\x12\bglobalv1\x1a\x15api/localv1/api.proto\"2\n" +
+	"\x16api/globalv1/api.proto\x12\bglobalv1\x1a\x15api/localv1/api.proto\"V\n" +
 	"\x0eGlobalWatchReq\x12 \n" +
-	"\vAcceptBatch\x18\x01 \x01(\bR\vAcceptBatch\"\x89\x01\n" +
+	"\vAcceptBatch\x18\x01 \x01(\bR\vAcceptBatch\x12\"\n" +
+	"\fTriggerTimes\x18\x02 \x01(\bR\fTriggerTimes\"\x89\x01\n" +
 	"\vServiceInfo\x12\x12\n" +
 	"\x04Hash\x18\x01 \x01(\x04R\x04Hash\x12*\n" +
 	"\aService\x18\x02 \x01(\v2\x10.localv1.ServiceR\aService\x12:\n" +

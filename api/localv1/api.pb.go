@@ -150,7 +150,9 @@ type WatchReq struct {
 	// AllEndpoints asks for more than what the node may use for new traffic by Scopes.Internal or External: for
 	// Scopes.Cluster and the endpoints that have only that, for Endpoint.Terminating, and for the endpoints that get no
 	// new traffic but still serve while they terminate. These have no scope at all.
-	AllEndpoints  bool `protobuf:"varint,3,opt,name=AllEndpoints,proto3" json:"AllEndpoints,omitempty"`
+	AllEndpoints bool `protobuf:"varint,3,opt,name=AllEndpoints,proto3" json:"AllEndpoints,omitempty"`
+	// TriggerTimes asks for OpItem.TriggeredAt.
+	TriggerTimes  bool `protobuf:"varint,4,opt,name=TriggerTimes,proto3" json:"TriggerTimes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -206,6 +208,13 @@ func (x *WatchReq) GetAllEndpoints() bool {
 	return false
 }
 
+func (x *WatchReq) GetTriggerTimes() bool {
+	if x != nil {
+		return x.TriggerTimes
+	}
+	return false
+}
+
 type OpItem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Op:
@@ -215,7 +224,12 @@ type OpItem struct {
 	//	*OpItem_Delete
 	//	*OpItem_Reset_
 	//	*OpItem_Batch
-	Op            isOpItem_Op `protobuf_oneof:"Op"`
+	Op isOpItem_Op `protobuf_oneof:"Op"`
+	// TriggeredAt, of a Set or Delete of an endpoint, is when what made it happened (a pod became ready), in Unix
+	// nanoseconds: the oldest trigger among the changes of the service's EndpointSlices that this change set is the first
+	// to tell of. 0 when that is not known, as always in the first change set of a stream. Sent only to clients that set
+	// WatchReq.TriggerTimes.
+	TriggeredAt   int64 `protobuf:"varint,6,opt,name=TriggeredAt,proto3" json:"TriggeredAt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -300,6 +314,13 @@ func (x *OpItem) GetBatch() *OpBatch {
 		}
 	}
 	return nil
+}
+
+func (x *OpItem) GetTriggeredAt() int64 {
+	if x != nil {
+		return x.TriggeredAt
+	}
+	return 0
 }
 
 type isOpItem_Op interface {
@@ -1219,17 +1240,19 @@ var File_api_localv1_api_proto protoreflect.FileDescriptor
 
 const file_api_localv1_api_proto_rawDesc = "" +
 	"\n" +
-	"\x15api/localv1/api.proto\x12\alocalv1\"l\n" +
+	"\x15api/localv1/api.proto\x12\alocalv1\"\x90\x01\n" +
 	"\bWatchReq\x12\x1a\n" +
 	"\bNodeName\x18\x01 \x01(\tR\bNodeName\x12 \n" +
 	"\vAcceptBatch\x18\x02 \x01(\bR\vAcceptBatch\x12\"\n" +
-	"\fAllEndpoints\x18\x03 \x01(\bR\fAllEndpoints\"\xd6\x01\n" +
+	"\fAllEndpoints\x18\x03 \x01(\bR\fAllEndpoints\x12\"\n" +
+	"\fTriggerTimes\x18\x04 \x01(\bR\fTriggerTimes\"\xf8\x01\n" +
 	"\x06OpItem\x12&\n" +
 	"\x04Sync\x18\x01 \x01(\v2\x10.localv1.EmptyOpH\x00R\x04Sync\x12\"\n" +
 	"\x03Set\x18\x02 \x01(\v2\x0e.localv1.ValueH\x00R\x03Set\x12&\n" +
 	"\x06Delete\x18\x03 \x01(\v2\f.localv1.RefH\x00R\x06Delete\x12(\n" +
 	"\x05Reset\x18\x04 \x01(\v2\x10.localv1.EmptyOpH\x00R\x05Reset\x12(\n" +
-	"\x05Batch\x18\x05 \x01(\v2\x10.localv1.OpBatchH\x00R\x05BatchB\x04\n" +
+	"\x05Batch\x18\x05 \x01(\v2\x10.localv1.OpBatchH\x00R\x05Batch\x12 \n" +
+	"\vTriggeredAt\x18\x06 \x01(\x03R\vTriggeredAtB\x04\n" +
 	"\x02Op\"\t\n" +
 	"\aEmptyOp\",\n" +
 	"\aOpBatch\x12!\n" +

@@ -110,7 +110,7 @@ func BenchmarkGlobalFirstSync(b *testing.B) {
 	for b.Loop() {
 		var state globalState
 		w := newFrameWriter(&out, true)
-		state.advance(st.Snapshot(), w)
+		state.advance(st.Snapshot(), &globalv1.GlobalWatchReq{}, w)
 		if err := w.end(); err != nil {
 			b.Fatal(err)
 		}

@@ -16,6 +16,8 @@ const (
 	opReset  = 4
 	opBatch  = 5
 
+	opTriggeredAt = 6
+
 	valueRef   = 1
 	valueBytes = 2
 
@@ -95,6 +97,21 @@ type emptyOp protowire.Number
 func (op emptyOp) size() int { return fieldSize(0) }
 
 func (op emptyOp) append(b []byte) []byte { return appendHeader(b, protowire.Number(op), 0) }
+
+// triggeredOp is an op with its OpItem.TriggeredAt.
+type triggeredOp[Op encodable] struct {
+	op Op
+	at int64
+}
+
+func (op triggeredOp[Op]) size() int {
+	return op.op.size() + tagSize + protowire.SizeVarint(uint64(op.at))
+}
+
+func (op triggeredOp[Op]) append(b []byte) []byte {
+	b = protowire.AppendTag(op.op.append(b), opTriggeredAt, protowire.VarintType)
+	return protowire.AppendVarint(b, uint64(op.at))
+}
 
 // encodable is any op about to be encoded as an OpItem.
 type encodable interface {

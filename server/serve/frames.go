@@ -44,6 +44,7 @@ type frameWriter struct {
 	batch   bool
 	pool    mem.BufferPool
 	buf     *[]byte // the frame being filled; nil when there is none
+	at      int64   // OpItem.TriggeredAt of what comes
 	count   *counter
 	failure error
 }
@@ -58,10 +59,20 @@ func newFrameWriter(stream messageSender, batch bool) *frameWriter {
 func (w *frameWriter) reset() { write(w, emptyOp(opReset)) }
 
 func (w *frameWriter) set(set localv1.Set, p path, value, suffix string) {
-	write(w, newSetOp(set, p, value, suffix))
+	writeValue(w, newSetOp(set, p, value, suffix))
 }
 
-func (w *frameWriter) remove(set localv1.Set, p path) { write(w, deleteOp{set, p}) }
+func (w *frameWriter) remove(set localv1.Set, p path) { writeValue(w, deleteOp{set, p}) }
+
+func (w *frameWriter) triggered(at int64) { w.at = at }
+
+func writeValue[Op encodable](w *frameWriter, op Op) {
+	if w.at != 0 {
+		write(w, triggeredOp[Op]{op, w.at})
+		return
+	}
+	write(w, op)
+}
 
 func (w *frameWriter) end() error {
 	write(w, emptyOp(opSync))

@@ -5,6 +5,7 @@ package serve
 import (
 	"cmp"
 
+	"sigs.k8s.io/kpng/api/globalv1"
 	"sigs.k8s.io/kpng/api/localv1"
 	"sigs.k8s.io/kpng/server/store"
 )
@@ -18,13 +19,19 @@ type globalState struct {
 
 // advance tells the difference to the given snapshot: nodes and services first, then endpoints, then the deletion
 // of services and nodes.
-func (s *globalState) advance(to *store.Snapshot, w opWriter) (diff *store.Diff, ops int) {
+func (s *globalState) advance(to *store.Snapshot, req *globalv1.GlobalWatchReq, w opWriter) (diff *store.Diff, ops int) {
 	diff = to.Since(s.snapshot)
 	ops += s.setNodes(diff, w)
 	ops += s.setServices(diff, w)
+	var triggers map[string]int64
+	if req.GetTriggerTimes() {
+		triggers = diff.Triggers()
+	}
 	for old, new := range diff.Services() {
+		w.triggered(triggers[cmp.Or(new, old).Key()])
 		ops += s.endpoints(old, new, w)
 	}
+	w.triggered(0)
 	for old, new := range diff.Services() {
 		if new == nil {
 			w.remove(localv1.Set_GlobalServiceInfos, s.paths.service(old))

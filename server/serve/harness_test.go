@@ -144,7 +144,7 @@ func (w *watch) next() error {
 }
 
 func (w *watch) take(op *localv1.OpItem) (end bool, err error) {
-	switch op := op.GetOp().(type) {
+	switch kind := op.GetOp().(type) {
 	case *localv1.OpItem_Sync:
 		return true, nil
 	case *localv1.OpItem_Reset_:
@@ -153,13 +153,16 @@ func (w *watch) take(op *localv1.OpItem) (end bool, err error) {
 		}
 		w.ops = append(w.ops, "reset")
 	case *localv1.OpItem_Set:
-		return false, w.set(op.Set)
+		err = w.set(kind.Set)
 	case *localv1.OpItem_Delete:
-		return false, w.remove(op.Delete)
+		err = w.remove(kind.Delete)
 	default:
 		return false, fmt.Errorf("unexpected op %v", op)
 	}
-	return false, nil
+	if at := op.GetTriggeredAt(); at != 0 {
+		w.ops[len(w.ops)-1] += fmt.Sprint(" @", at)
+	}
+	return false, err
 }
 
 func newValue(set localv1.Set) proto.Message {
@@ -257,7 +260,11 @@ func short(ops []string) []string {
 	out := make([]string, len(ops))
 	for i, op := range ops {
 		if strings.Count(op, "/") == 2 {
-			op = op[:strings.LastIndex(op, "-")]
+			place, at, timed := strings.Cut(op, " @")
+			op = place[:strings.LastIndex(place, "-")]
+			if timed {
+				op += " @" + at
+			}
 		}
 		out[i] = op
 	}

@@ -40,7 +40,7 @@ func InProcess(ctx context.Context, st *store.Store, sink Sink, once bool) error
 			a.Ask(req)
 		}
 		next := func(to *store.Snapshot, w opWriter) (*store.Diff, int) { return state.advance(to, req, w) }
-		if _, err := changeSet(ctx, st, sinkWriter{sink}, first, next); err != nil {
+		if _, err := changeSet(ctx, st, &sinkWriter{sink: sink}, first, next); err != nil {
 			if ctx.Err() != nil {
 				return nil //nolint:nilerr // being told to stop is not a failure
 			}
@@ -53,27 +53,32 @@ func InProcess(ctx context.Context, st *store.Store, sink Sink, once bool) error
 }
 
 // sinkWriter hands ops to a Sink. A sink reports trouble with its input itself; it ends through WaitRequest.
-type sinkWriter struct{ sink Sink }
+type sinkWriter struct {
+	sink Sink
+	at   int64 // OpItem.TriggeredAt of what comes
+}
 
-func (w sinkWriter) send(op *localv1.OpItem) { _ = w.sink.Send(op) }
+func (w *sinkWriter) triggered(at int64) { w.at = at }
 
-func (w sinkWriter) reset() {
+func (w *sinkWriter) send(op *localv1.OpItem) { _ = w.sink.Send(op) }
+
+func (w *sinkWriter) reset() {
 	w.send(&localv1.OpItem{Op: &localv1.OpItem_Reset_{Reset_: &localv1.EmptyOp{}}})
 }
 
-func (w sinkWriter) set(set localv1.Set, p path, value, suffix string) {
+func (w *sinkWriter) set(set localv1.Set, p path, value, suffix string) {
 	bytes := append(make([]byte, 0, len(value)+len(suffix)), value...)
-	w.send(&localv1.OpItem{Op: &localv1.OpItem_Set{Set: &localv1.Value{
+	w.send(&localv1.OpItem{TriggeredAt: w.at, Op: &localv1.OpItem_Set{Set: &localv1.Value{
 		Ref:   &localv1.Ref{Set: set, Path: p.String()},
 		Bytes: append(bytes, suffix...),
 	}}})
 }
 
-func (w sinkWriter) remove(set localv1.Set, p path) {
-	w.send(&localv1.OpItem{Op: &localv1.OpItem_Delete{Delete: &localv1.Ref{Set: set, Path: p.String()}}})
+func (w *sinkWriter) remove(set localv1.Set, p path) {
+	w.send(&localv1.OpItem{TriggeredAt: w.at, Op: &localv1.OpItem_Delete{Delete: &localv1.Ref{Set: set, Path: p.String()}}})
 }
 
-func (w sinkWriter) end() error {
+func (w *sinkWriter) end() error {
 	w.send(&localv1.OpItem{Op: &localv1.OpItem_Sync{Sync: &localv1.EmptyOp{}}})
 	return nil
 }

@@ -3,6 +3,8 @@
 package serve
 
 import (
+	"cmp"
+
 	"sigs.k8s.io/kpng/api/localv1"
 	"sigs.k8s.io/kpng/server/store"
 	"sigs.k8s.io/kpng/server/view"
@@ -33,9 +35,15 @@ func (s *localState) advance(to *store.Snapshot, req *localv1.WatchReq, w opWrit
 	if s.snapshot != nil && query != s.query {
 		affected = diff.AllServices() // from another place, or for other eyes, every service may look different
 	}
+	var triggers map[string]int64
+	if req.GetTriggerTimes() {
+		triggers = diff.Triggers()
+	}
 	for old, new := range affected {
+		w.triggered(triggers[cmp.Or(new, old).Key()])
 		ops += s.endpoints(old, new, query, w)
 	}
+	w.triggered(0)
 	for old, new := range diff.Services() {
 		if new == nil {
 			w.remove(localv1.Set_ServicesSet, path{key: old.Key()})
@@ -49,10 +57,7 @@ func (s *localState) advance(to *store.Snapshot, req *localv1.WatchReq, w opWrit
 
 // endpoints tells the difference between two states of a service, either of which may be nil.
 func (s *localState) endpoints(old, new *store.Service, query view.Query, w opWriter) (ops int) {
-	svc := new
-	if svc == nil {
-		svc = old
-	}
+	svc := cmp.Or(new, old)
 	s.before = view.Endpoints(s.before[:0], old, s.query)
 	s.after = view.Endpoints(s.after[:0], new, query)
 	view.Diff(s.before, s.after,

@@ -12,6 +12,8 @@ type opWriter interface {
 	// set adds or replaces a value. The bytes are value followed by suffix.
 	set(set localv1.Set, path path, value, suffix string)
 	remove(set localv1.Set, path path)
+	// triggered gives the values set and removed from now on their OpItem.TriggeredAt.
+	triggered(at int64)
 	// end closes the change set with Sync.
 	end() error
 }

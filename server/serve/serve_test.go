@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -232,6 +233,102 @@ func TestAllEndpoints(t *testing.T) {
 	require.Empty(t, cmp.Diff(w.state, other.state, protocmp.Transform()))
 }
 
+// TestTriggerTimes: the ops about endpoints say when what made them happened, to those who ask.
+func TestTriggerTimes(t *testing.T) {
+	at := func(at int64, s *store.Slice) *store.Slice { s.TriggeredAt = time.Unix(0, at); return s }
+	steps := []struct {
+		name   string
+		change []func(tx *store.Tx)
+		want   []string // in full; without the times, what those are sent who do not ask
+	}{
+		{
+			"first state",
+			[]func(tx *store.Tx){func(tx *store.Tx) {
+				tx.SetService(service("a"))
+				tx.SetService(service("b"))
+				tx.SetSlice(at(100, slice("a", "a-1", "10.0.0.1@n1")))
+				tx.SetSynced()
+			}},
+			[]string{"reset", "set ServicesSet ns/a", "set ServicesSet ns/b", "set EndpointsSet ns/a/10.0.0.1"},
+		},
+		{
+			"only what differs is sent, with the first of the times",
+			[]func(tx *store.Tx){
+				func(tx *store.Tx) { tx.SetSlice(at(202, slice("a", "a-1", "10.0.0.1@n1", "10.0.0.2@n1"))) },
+				func(tx *store.Tx) {
+					tx.SetSlice(at(201, slice("a", "a-2", "10.0.0.3@n1")))
+					tx.SetSlice(slice("b", "b-1", "10.0.0.4@n1"))
+				},
+			},
+			[]string{"set EndpointsSet ns/a/10.0.0.2 @201", "set EndpointsSet ns/a/10.0.0.3 @201", "set EndpointsSet ns/b/10.0.0.4"},
+		},
+		{
+			"an endpoint goes, and a service comes",
+			[]func(tx *store.Tx){func(tx *store.Tx) {
+				tx.SetService(service("c"))
+				tx.SetSlice(at(300, slice("a", "a-1", "10.0.0.1@n1")))
+			}},
+			[]string{"set ServicesSet ns/c", "delete EndpointsSet ns/a/10.0.0.2 @300"},
+		},
+		{
+			"what nobody could be told of is not told later",
+			[]func(tx *store.Tx){
+				func(tx *store.Tx) { tx.SetSlice(at(400, slice("d", "d-1", "10.0.0.5@n1"))) },
+				func(tx *store.Tx) { tx.SetSlice(at(401, slice("a", "a-1", "10.0.0.6@n1"))) },
+			},
+			[]string{"delete EndpointsSet ns/a/10.0.0.1 @401", "set EndpointsSet ns/a/10.0.0.6 @401"},
+		},
+		{
+			"a service goes",
+			[]func(tx *store.Tx){
+				func(tx *store.Tx) { tx.SetSlice(at(500, slice("a", "a-1", "10.0.0.7@n1"))) },
+				func(tx *store.Tx) { tx.DeleteService("ns", "a") },
+			},
+			[]string{"delete EndpointsSet ns/a/10.0.0.3", "delete EndpointsSet ns/a/10.0.0.6", "delete ServicesSet ns/a"},
+		},
+	}
+	st := store.New()
+	target := serveOn(t, st)
+	watchers := map[string]*watch{}
+	for _, asks := range []bool{true, false} {
+		for _, batch := range []bool{true, false} {
+			stream, err := localv1.NewSetsClient(dial(t, target)).Watch(t.Context())
+			require.NoError(t, err)
+			watchers[fmt.Sprintf("asks=%v batch=%v", asks, batch)] = &watch{
+				request: func() error {
+					return stream.Send(&localv1.WatchReq{NodeName: "n1", AcceptBatch: batch, TriggerTimes: asks})
+				},
+				recv:  stream.Recv,
+				state: map[string]proto.Message{},
+			}
+		}
+	}
+	sink, w := newChannelSink()
+	watchers["asks=true in process"] = w
+	go func() { _ = InProcess(t.Context(), st, askingTimes{sink}, false) }()
+	t.Cleanup(func() { close(sink.requests) })
+
+	for _, step := range steps {
+		for _, change := range step.change {
+			st.Update(change)
+		}
+		for name, w := range watchers {
+			require.NoError(t, w.next(), step.name)
+			want := slices.Clone(step.want)
+			if strings.HasPrefix(name, "asks=false") {
+				for i, op := range want {
+					want[i], _, _ = strings.Cut(op, " @")
+				}
+			}
+			require.Equal(t, want, short(w.ops), "%s, %s", step.name, name)
+		}
+	}
+}
+
+type askingTimes struct{ *channelSink }
+
+func (askingTimes) Ask(req *localv1.WatchReq) { req.TriggerTimes = true }
+
 func TestGlobal(t *testing.T) {
 	st := store.New()
 	st.Update(func(tx *store.Tx) {
@@ -397,6 +494,19 @@ func TestMetrics(t *testing.T) {
 	for range 2 {
 		require.NoError(t, watchLocal(t, "unix://"+socket, "n1", true).next())
 	}
+	require.Eventually(t, func() bool { // a client has its Sync a moment before the server notes that it was sent
+		server.watchers.mu.Lock()
+		defer server.watchers.mu.Unlock()
+		sent := 0
+		for w := range server.watchers.all {
+			w.mu.Lock()
+			if w.revision == 1 {
+				sent++
+			}
+			w.mu.Unlock()
+		}
+		return sent == 2
+	}, 10*time.Second, time.Millisecond)
 	st.Update(func(tx *store.Tx) { tx.SetService(service("b")) })
 
 	registry := prometheus.NewPedanticRegistry()

@@ -69,7 +69,10 @@ func (s globalService) Watch(stream globalv1.Sets_WatchServer) error {
 		if err != nil {
 			return endOfStream(err)
 		}
-		if err := s.serve(stream.Context(), w, newFrameWriter(stream, req.GetAcceptBatch()), first, state.advance); err != nil {
+		next := func(to *store.Snapshot, out opWriter) (*store.Diff, int) {
+			return state.advance(to, req, out)
+		}
+		if err := s.serve(stream.Context(), w, newFrameWriter(stream, req.GetAcceptBatch()), first, next); err != nil {
 			return err
 		}
 		w.sent(state.snapshot)

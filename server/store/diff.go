@@ -19,6 +19,7 @@ type Diff struct {
 	whole    bool
 	services []string
 	nodes    []string
+	changes  []change
 	event    time.Time
 }
 
@@ -43,6 +44,7 @@ func (s *Snapshot) Since(from *Snapshot) *Diff {
 			d.services = append(d.services, c.key)
 		}
 	}
+	d.changes = changes
 	d.services = sortedSet(d.services)
 	d.nodes = sortedSet(d.nodes)
 	d.event = oldestEvent(changes)

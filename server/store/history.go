@@ -26,7 +26,8 @@ type history struct {
 type change struct {
 	revision uint64
 	event    int64 // when the source saw the cause, in Unix nanoseconds
-	node     bool  // the key is a node's, not a service's
+	trigger  trigger
+	node     bool // the key is a node's, not a service's
 	key      string
 }
 

@@ -4,6 +4,7 @@ package store
 
 import (
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"k8s.io/klog/v2"
@@ -39,6 +40,8 @@ type Slice struct {
 	// Service is the name of the service. It need not exist.
 	Service   string
 	Endpoints []*globalv1.EndpointInfo
+	// TriggeredAt is when what made the slice change to this happened; zero when that is not known.
+	TriggeredAt time.Time
 }
 
 // Key is namespace/name, also the path of the service on the wire.

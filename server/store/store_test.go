@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
@@ -360,6 +361,68 @@ func requireDiff[V comparable](t *testing.T, old, new map[string]V, got []pair[V
 }
 
 // TestHistoryIsBounded: an old snapshot keeps no more than two histories alive.
+// TestTriggers: what a reader that was told of nothing since the first commit learns of the times, after each commit.
+func TestTriggers(t *testing.T) {
+	set := func(svc, name string, at int64, ip string) func(*Tx) {
+		return func(tx *Tx) {
+			slice := sliceOf(svc, name, endpoint(ip))
+			if at != 0 {
+				slice.TriggeredAt = time.Unix(0, at)
+			}
+			tx.SetSlice(slice)
+		}
+	}
+	both := func(changes ...func(*Tx)) func(*Tx) {
+		return func(tx *Tx) {
+			for _, change := range changes {
+				change(tx)
+			}
+		}
+	}
+	remove := func(name string) func(*Tx) { return func(tx *Tx) { tx.DeleteSlice("ns", name) } }
+	type times = map[string]int64
+	for _, tt := range []struct {
+		name    string
+		commits []func(*Tx)
+		want    times // after the last
+	}{
+		{"one", []func(*Tx){set("a", "a-1", 5, "10.0.0.2")}, times{"ns/a": 5}},
+		{"several: the earliest", []func(*Tx){
+			set("a", "a-1", 7, "10.0.0.2"), set("a", "a-1", 5, "10.0.0.3"), set("a", "a-2", 6, "10.0.0.4"), set("b", "b-1", 9, "10.0.0.5"),
+		}, times{"ns/a": 5, "ns/b": 9}},
+		{"several in one commit", []func(*Tx){both(set("a", "a-2", 7, "10.0.0.2"), set("a", "a-1", 6, "10.0.0.3"))}, times{"ns/a": 6}},
+		{"one of them not known", []func(*Tx){set("a", "a-1", 7, "10.0.0.2"), set("a", "a-1", 0, "10.0.0.3")}, times{"ns/a": 7}},
+		{"not known", []func(*Tx){set("a", "a-1", 0, "10.0.0.2")}, nil},
+		{"a time without a change", []func(*Tx){set("a", "a-1", 5, "10.0.0.1")}, nil},
+		{"the change is to the service", []func(*Tx){func(tx *Tx) { tx.SetService(service("a", 80)) }}, nil},
+		{"a deletion has none, and takes those before it along", []func(*Tx){set("a", "a-2", 5, "10.0.0.2"), remove("a-1")}, nil},
+		{"after a deletion", []func(*Tx){set("a", "a-2", 5, "10.0.0.2"), remove("a-1"), set("a", "a-2", 8, "10.0.0.3")}, times{"ns/a": 8}},
+		{"a deletion in the same commit, before", []func(*Tx){both(remove("a-1"), set("a", "a-2", 5, "10.0.0.2"))}, nil},
+		{"a deletion in the same commit, after", []func(*Tx){both(set("a", "a-2", 5, "10.0.0.2"), remove("a-1"))}, nil},
+		{"a slice that moves", []func(*Tx){set("b", "a-1", 5, "10.0.0.1")}, times{"ns/b": 5}},
+		{"the service goes", []func(*Tx){
+			set("a", "a-1", 5, "10.0.0.2"), func(tx *Tx) { tx.DeleteService("ns", "a") },
+		}, nil},
+		{"a time that nanoseconds cannot say", []func(*Tx){func(tx *Tx) {
+			slice := sliceOf("a", "a-1", endpoint("10.0.0.2"))
+			slice.TriggeredAt = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+			tx.SetSlice(slice)
+		}}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := New()
+			s.Update(both(func(tx *Tx) { tx.SetService(service("a")); tx.SetService(service("b")) }, set("a", "a-1", 3, "10.0.0.1")))
+			before := s.Snapshot()
+			for _, commit := range tt.commits {
+				s.Update(commit)
+			}
+			got := s.Snapshot().Since(before).Triggers()
+			require.Empty(t, cmp.Diff(tt.want, got, cmpopts.EquateEmpty()))
+			require.Empty(t, s.Snapshot().Since(nil).Triggers(), "a whole state has no times")
+		})
+	}
+}
+
 func TestHistoryIsBounded(t *testing.T) {
 	s := New()
 	for i := range 5 * historyKeys {

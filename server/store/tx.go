@@ -22,7 +22,7 @@ type Tx struct {
 	synced   bool
 	event    time.Time
 
-	touched      map[string]bool // keys of services, in no order
+	touched      map[string]trigger // by the keys of services, in no order
 	touchedNodes map[string]bool
 }
 
@@ -34,7 +34,7 @@ func newTx(base *Snapshot, owners map[string]string) *Tx {
 		nodes:        base.nodes.Txn(),
 		size:         base.size,
 		synced:       base.synced,
-		touched:      map[string]bool{},
+		touched:      map[string]trigger{},
 		touchedNodes: map[string]bool{},
 	}
 }
@@ -64,7 +64,7 @@ func (tx *Tx) SetService(info *globalv1.ServiceInfo) {
 	new.publishNotReady = info.GetPublishNotReadyAddresses()
 	new.internalLocal = svc.GetInternalTrafficToLocal()
 	new.externalLocal = svc.GetExternalTrafficToLocal()
-	tx.put(old, &new)
+	tx.put(old, &new, unknown)
 }
 
 // DeleteService removes a service. Its slices are kept until they are deleted.
@@ -73,7 +73,7 @@ func (tx *Tx) DeleteService(namespace, name string) {
 	if !old.Exists() {
 		return
 	}
-	tx.put(old, &Service{key: old.key, slices: old.slices, endpoints: old.endpoints})
+	tx.put(old, &Service{key: old.key, slices: old.slices, endpoints: old.endpoints}, gone)
 }
 
 // SetSlice adds or replaces the endpoints of an EndpointSlice, also when its service is not there (yet). A slice
@@ -106,7 +106,7 @@ func (tx *Tx) SetSlice(s *Slice) {
 	}
 	new.endpoints = mergeSlices(new.slices)
 	tx.owners[id] = s.Service
-	tx.put(old, &new)
+	tx.put(old, &new, triggerAt(s.TriggeredAt))
 }
 
 // DeleteSlice removes an EndpointSlice.
@@ -125,7 +125,7 @@ func (tx *Tx) DeleteSlice(namespace, name string) {
 	new := *old
 	new.slices = slices.Delete(slices.Clone(old.slices), at, at+1)
 	new.endpoints = mergeSlices(new.slices)
-	tx.put(old, &new)
+	tx.put(old, &new, gone)
 }
 
 // SetNode adds or replaces a node. The message is not kept.
@@ -171,11 +171,11 @@ func (s *Service) find(slice string) (int, bool) {
 func sliceByName(s slice, name string) int { return cmp.Compare(s.name, name) }
 
 // put replaces old with new, which is dropped when nothing is left in it.
-func (tx *Tx) put(old, new *Service) {
+func (tx *Tx) put(old, new *Service, why trigger) {
 	tx.size.Services += count(new) - count(old)
 	tx.size.Slices += len(new.slices) - len(old.slices)
 	tx.size.Endpoints += len(new.endpoints) - len(old.endpoints)
-	tx.touched[new.key] = true
+	tx.touched[new.key] = tx.touched[new.key].with(why)
 	if new.empty() {
 		tx.services.Delete([]byte(new.key))
 		return
@@ -200,8 +200,8 @@ func (tx *Tx) commit(now time.Time) *Snapshot {
 	}
 	revision := tx.base.revision + 1
 	changes := make([]change, 0, len(tx.touched)+len(tx.touchedNodes))
-	for key := range tx.touched {
-		changes = append(changes, change{revision: revision, event: tx.event.UnixNano(), key: key})
+	for key, trigger := range tx.touched {
+		changes = append(changes, change{revision: revision, event: tx.event.UnixNano(), trigger: trigger, key: key})
 	}
 	for key := range tx.touchedNodes {
 		changes = append(changes, change{revision: revision, event: tx.event.UnixNano(), node: true, key: key})

@@ -7,6 +7,7 @@ package changes
 
 import (
 	"strings"
+	"time"
 
 	"sigs.k8s.io/kpng/api/localv1"
 	"sigs.k8s.io/kpng/client/internal/ops"
@@ -32,6 +33,10 @@ type Change struct {
 	// Item is the service with all its endpoints, by key, as they are now. After a Delete it is a service with
 	// nothing but its namespace and name.
 	Item *fullstate.ServiceEndpoints
+	// TriggeredAt is when the first cause of the change happened in the cluster (a pod became ready), by the clock there.
+	// Zero when that is not known: without Sink.TriggerTimes, with a server that does not tell, for a Delete, in the first
+	// call, and after a reconnection.
+	TriggeredAt time.Time
 }
 
 // Callback is given what changed since it was called before, ordered by namespace/name, one Change for a service.
@@ -53,10 +58,13 @@ type Sink struct {
 	// AllEndpoints asks for localv1.WatchReq.AllEndpoints: a backend that sets it looks at the scopes of an endpoint
 	// before it uses it. A server that does not know of it sends what it sends to all.
 	AllEndpoints bool
+	// TriggerTimes asks for localv1.WatchReq.TriggerTimes, for Change.TriggeredAt.
+	TriggerTimes bool
 
-	state  *state.State
-	called bool
-	log    ops.Log
+	state    *state.State
+	triggers triggers
+	called   bool
+	log      ops.Log
 }
 
 var (
@@ -80,14 +88,22 @@ func (s *Sink) Setup() {
 func (s *Sink) WaitRequest() (nodeName string, err error) { return s.Config.WaitRequest() }
 
 // Ask implements localsink.Asker.
-func (s *Sink) Ask(req *localv1.WatchReq) { req.AllEndpoints = s.AllEndpoints }
+func (s *Sink) Ask(req *localv1.WatchReq) {
+	req.AllEndpoints, req.TriggerTimes = s.AllEndpoints, s.TriggerTimes
+}
 
 // Reset implements localsink.Sink.
-func (s *Sink) Reset() { s.held().Reset() }
+func (s *Sink) Reset() {
+	s.held().Reset()
+	s.triggers.take() // of a change set that broke off
+}
 
 // Send implements localsink.Sink.
 func (s *Sink) Send(op *localv1.OpItem) error {
-	return ops.Dispatch(op, handler{s.held(), s}, &s.log)
+	return ops.Each(op, &s.log, func(op *localv1.OpItem) error {
+		s.triggers.note(op)
+		return ops.Dispatch(op, handler{s.held(), s}, &s.log)
+	})
 }
 
 func (s *Sink) held() *state.State {
@@ -97,14 +113,17 @@ func (s *Sink) held() *state.State {
 	return s.state
 }
 
-// handler is the state, and the sink's Sync.
+// handler is the state, and the sink's Reset and Sync.
 type handler struct {
 	*state.State
 	sink *Sink
 }
 
+func (h handler) Reset() { h.sink.Reset() }
+
 func (h handler) Sync() error {
 	changed, _ := h.Commit()
+	triggers := h.sink.triggers.take()
 	if len(changed) == 0 && h.sink.called {
 		return nil
 	}
@@ -114,12 +133,12 @@ func (h handler) Sync() error {
 	}
 	changes := make([]Change, len(changed))
 	for i, c := range changed {
-		changes[i] = newChange(c)
+		changes[i] = newChange(c, triggers[c.Path])
 	}
 	return h.sink.Callback(changes)
 }
 
-func newChange(c state.Change) Change {
+func newChange(c state.Change, triggeredAt time.Time) Change {
 	if c.Record == nil {
 		namespace, name, _ := strings.Cut(c.Path, "/")
 		return Change{Op: Delete, Item: &fullstate.ServiceEndpoints{Service: &localv1.Service{Namespace: namespace, Name: name}}}
@@ -128,5 +147,5 @@ func newChange(c state.Change) Change {
 	if n := c.Record.EndpointCount(); n > 0 {
 		item.Endpoints = c.Record.AppendEndpoints(make([]*localv1.Endpoint, 0, n))
 	}
-	return Change{Op: Set, Item: item}
+	return Change{Op: Set, Item: item, TriggeredAt: triggeredAt}
 }

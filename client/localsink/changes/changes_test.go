@@ -74,12 +74,13 @@ func ep(path, ip string) *localv1.OpItem {
 }
 
 func TestAsk(t *testing.T) {
-	for _, all := range []bool{false, true} {
+	for _, asks := range []struct{ all, times bool }{{false, false}, {true, false}, {false, true}} {
 		sink := changes.New(nil, nil)
-		sink.AllEndpoints = all
+		sink.AllEndpoints, sink.TriggerTimes = asks.all, asks.times
 		req := &localv1.WatchReq{NodeName: "n"}
 		localsink.Ask(sink, req)
-		require.Equal(t, all, req.AllEndpoints)
+		require.Equal(t, asks.all, req.AllEndpoints)
+		require.Equal(t, asks.times, req.TriggerTimes)
 		require.Equal(t, "n", req.NodeName)
 	}
 }
@@ -110,6 +111,57 @@ func TestChanges(t *testing.T) {
 
 	r.send(t, append(Garbage(), Sync())...)
 	r.want(t)
+}
+
+// at gives an op the time of its trigger.
+func at(nanoseconds int64, op *localv1.OpItem) *localv1.OpItem {
+	op.TriggeredAt = nanoseconds
+	return op
+}
+
+func TestTriggeredAt(t *testing.T) {
+	var got map[string]int64 // of the last call; -1 for none
+	sink := changes.New(nil, func(list []changes.Change) error {
+		got = map[string]int64{}
+		for _, c := range list {
+			got[c.Item.Service.NamespacedName()] = -1
+			if !c.TriggeredAt.IsZero() {
+				got[c.Item.Service.NamespacedName()] = c.TriggeredAt.UnixNano()
+			}
+		}
+		return nil
+	})
+	send := func(ops ...*localv1.OpItem) {
+		t.Helper()
+		got = nil
+		for _, op := range ops {
+			require.NoError(t, sink.Send(op))
+		}
+	}
+	sink.Reset()
+	send(Reset(), svc("ns/a"), svc("ns/b"), ep("ns/a/1", "1.0.0.1"), Sync())
+	require.Equal(t, map[string]int64{"ns/a": -1, "ns/b": -1}, got)
+
+	send(Batch(at(9, ep("ns/a/2", "1.0.0.2")), at(7, Delete("ns/a/1")), at(8, ep("ns/a/3", "1.0.0.3")), ep("ns/b/1", "1.0.0.4"), Sync()))
+	require.Equal(t, map[string]int64{"ns/a": 7, "ns/b": -1}, got, "the earliest, and of no other service")
+
+	send(ep("ns/a/4", "1.0.0.5"), Sync())
+	require.Equal(t, map[string]int64{"ns/a": -1}, got, "a time is told once")
+
+	send(at(20, ep("ns/a/4", "1.0.0.5")), Sync())
+	require.Nil(t, got, "no change, no call")
+	send(ep("ns/a/4", "1.0.0.6"), Sync())
+	require.Equal(t, map[string]int64{"ns/a": -1}, got)
+
+	send(at(30, ep("ns/a/5", "1.0.0.7")))
+	sink.Reset()
+	send(Reset(), svc("ns/a"), ep("ns/a/5", "1.0.0.7"), Sync())
+	require.Equal(t, map[string]int64{"ns/a": -1, "ns/b": -1}, got, "the set of which this was the time broke off")
+
+	send(append(Garbage(), at(40, Delete("ns/a/5")), at(-1, ep("ns/a/6", "1.0.0.8")), at(41, &localv1.OpItem{}), Sync())...)
+	require.Equal(t, map[string]int64{"ns/a": 40}, got)
+	send(at(50, Delete("ns/a/6")), Delete("ns/a"), Sync())
+	require.Equal(t, map[string]int64{"ns/a": -1}, got, "a Delete has none")
 }
 
 func TestReconnect(t *testing.T) {

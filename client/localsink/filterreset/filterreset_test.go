@@ -56,6 +56,24 @@ func (s *inner) take() []string {
 
 func set(path string, size int) *localv1.OpItem { return Set(path, []byte(strings.Repeat("x", size))) }
 
+// TestTriggerTimesGetThrough: and are no difference by themselves.
+func TestTriggerTimesGetThrough(t *testing.T) {
+	var got []int64
+	sink := filterreset.New(sender(func(op *localv1.OpItem) { got = append(got, op.TriggeredAt) }))
+	first, again, gone := set("ns/a/1", 3), set("ns/a/1", 3), Delete("ns/a/1")
+	first.TriggeredAt, again.TriggeredAt, gone.TriggeredAt = 5, 6, 7
+	send(t, sink, first, again, gone)
+	require.Equal(t, []int64{5, 7}, got)
+}
+
+// sender is a sink that only looks at ops.
+type sender func(op *localv1.OpItem)
+
+func (f sender) Setup()                        {}
+func (f sender) Reset()                        {}
+func (f sender) WaitRequest() (string, error)  { return "", nil }
+func (f sender) Send(op *localv1.OpItem) error { f(op); return nil }
+
 func send(t *testing.T, sink localsink.Sink, ops ...*localv1.OpItem) {
 	t.Helper()
 	for _, op := range ops {

@@ -127,7 +127,7 @@ func (s *Source) follow(ctx context.Context, conn *grpc.ClientConn, f *follower)
 	}
 	f.begin()
 	for {
-		if err := stream.Send(&globalv1.GlobalWatchReq{AcceptBatch: true}); err != nil {
+		if err := stream.Send(&globalv1.GlobalWatchReq{AcceptBatch: true, TriggerTimes: true}); err != nil {
 			_, recvErr := stream.Recv() // Send only says EOF; the reason is here
 			return synced, errors.Join(recvErr, err)
 		}

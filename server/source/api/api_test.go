@@ -172,6 +172,39 @@ func TestFollow(t *testing.T) {
 	c.stop()
 }
 
+// TestTriggerTimes: what the central kpng knows of them, the watchers of the copy are told.
+func TestTriggerTimes(t *testing.T) {
+	c := &central{t: t, socket: filepath.Join(t.TempDir(), "s")}
+	first, copied := store.New(), store.New()
+	first.Update(func(tx *store.Tx) {
+		tx.SetService(service("a"))
+		slice := sliceOf("a", "s1", "10.0.0.1")
+		slice.TriggeredAt = time.Unix(0, 1)
+		tx.SetSlice(slice)
+		tx.SetSynced()
+	})
+	c.start(first)
+	follow(t, c.socket, copied)
+	requireSame(t, first, copied)
+	before := copied.Snapshot()
+	require.Empty(t, before.Since(nil).Triggers())
+
+	first.Update(func(tx *store.Tx) {
+		one, two := sliceOf("a", "s1", "10.0.0.1", "10.0.0.2"), sliceOf("a", "s2", "10.0.0.3")
+		one.TriggeredAt, two.TriggeredAt = time.Unix(0, 3), time.Unix(0, 2)
+		tx.SetSlice(one)
+		tx.SetSlice(two)
+	})
+	requireSame(t, first, copied)
+	require.Equal(t, map[string]int64{"ns/a": 2}, copied.Snapshot().Since(before).Triggers())
+
+	before = copied.Snapshot()
+	first.Update(func(tx *store.Tx) { tx.SetSlice(sliceOf("a", "s1", "10.0.0.4")) })
+	requireSame(t, first, copied)
+	require.Empty(t, copied.Snapshot().Since(before).Triggers(), "not known")
+	c.stop()
+}
+
 func refill(tx *store.Tx, from *store.Snapshot) {
 	for svc := range from.Services() {
 		tx.SetService(svc.Info())

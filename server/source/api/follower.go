@@ -34,7 +34,9 @@ type follower struct {
 	// The changes since the last Sync: nil means gone.
 	setServices map[serviceName]*globalv1.ServiceInfo
 	setNodes    map[string]*globalv1.Node
-	setSlices   map[sliceName]bool
+	setSlices   map[sliceName]int64 // with OpItem.TriggeredAt, the earliest if there are several
+
+	triggered int64 // OpItem.TriggeredAt of the op being applied
 }
 
 // value is the place of a value on the stream.
@@ -67,7 +69,7 @@ func newFollower(st *store.Store) *follower {
 func (f *follower) clean() {
 	f.setServices = map[serviceName]*globalv1.ServiceInfo{}
 	f.setNodes = map[string]*globalv1.Node{}
-	f.setSlices = map[sliceName]bool{}
+	f.setSlices = map[sliceName]int64{}
 	f.event = time.Time{}
 }
 
@@ -92,6 +94,7 @@ func (f *follower) apply(op *localv1.OpItem) (synced bool) {
 	if f.event.IsZero() {
 		f.event = time.Now()
 	}
+	f.triggered = op.GetTriggeredAt()
 	switch op := op.GetOp().(type) {
 	case *localv1.OpItem_Batch:
 		for _, inner := range op.Batch.GetOps() {
@@ -172,7 +175,7 @@ func (f *follower) setEndpoint(path string, info *globalv1.EndpointInfo, bytes s
 	}
 	f.slices[name][path] = bytes
 	f.endpoints[path] = name
-	f.setSlices[name] = true
+	f.touch(name)
 }
 
 func (f *follower) remove(set localv1.Set, path string) {
@@ -205,7 +208,16 @@ func (f *follower) removeEndpoint(path string) {
 	if len(f.slices[name]) == 0 {
 		delete(f.slices, name)
 	}
-	f.setSlices[name] = true
+	f.touch(name)
+}
+
+// touch notes that a slice changed, and what the op says of when that was triggered.
+func (f *follower) touch(name sliceName) {
+	at := f.setSlices[name]
+	if f.triggered > 0 && (at == 0 || f.triggered < at) {
+		at = f.triggered
+	}
+	f.setSlices[name] = at
 }
 
 // sync drops what a reset left untold and commits all changes at once.
@@ -243,9 +255,13 @@ func (f *follower) commit(tx *store.Tx) {
 			tx.DeleteSlice(name.namespace, name.name)
 		}
 	}
-	for name := range f.setSlices {
+	for name, at := range f.setSlices {
 		if len(f.slices[name]) != 0 {
-			tx.SetSlice(f.decode(name))
+			slice := f.decode(name)
+			if at != 0 {
+				slice.TriggeredAt = time.Unix(0, at)
+			}
+			tx.SetSlice(slice)
 		}
 	}
 }

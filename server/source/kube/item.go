@@ -5,6 +5,7 @@ package kube
 import (
 	"encoding/binary"
 	"strconv"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/proto"
@@ -49,6 +50,9 @@ type item struct {
 	version uint64
 	// digest is of all that follows. Two items of the same object with the same digest are the same.
 	digest uint64
+
+	// triggered is when what made a slice change to this happened; zero when that is not known. Not part of the digest.
+	triggered time.Time
 
 	// set tells the store; nil when the object is not carried.
 	set func(tx *store.Tx)
@@ -121,10 +125,23 @@ func sliceItem(es *discoveryv1.EndpointSlice) *item {
 		for _, ep := range slice.Endpoints {
 			digest.message(ep)
 		}
-		i.set = func(tx *store.Tx) { tx.SetSlice(slice) }
+		i.triggered = lastTrigger(es)
+		i.set = func(tx *store.Tx) {
+			slice.TriggeredAt = i.triggered
+			tx.SetSlice(slice)
+		}
 	}
 	i.digest = digest.Sum64()
 	return i
+}
+
+// lastTrigger reads the annotation in which the controller says since when there was something to change in a slice.
+func lastTrigger(es *discoveryv1.EndpointSlice) time.Time {
+	at, err := time.Parse(time.RFC3339Nano, es.Annotations[corev1.EndpointsLastChangeTriggerTime])
+	if err != nil {
+		return time.Time{} // mostly, there is none
+	}
+	return at
 }
 
 func nodeItem(c *translate.Config, meta metav1.Object) *item {

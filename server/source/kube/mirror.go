@@ -17,6 +17,7 @@ import (
 // so that what is not news goes no further, and gathers the news until there is a moment of quiet.
 type mirror struct {
 	delay, maxDelay time.Duration
+	began           time.Time
 
 	mu     sync.Mutex
 	held   [3]map[key]*held // by kind
@@ -42,10 +43,13 @@ type held struct {
 	version uint64
 	digest  uint64
 	carried bool
+	// triggered is the last one said, in Unix nanoseconds: whoever else changes a slice may leave the controller's
+	// annotation as it was.
+	triggered int64
 }
 
 func newMirror(delay, maxDelay time.Duration) *mirror {
-	m := &mirror{delay: delay, maxDelay: maxDelay, news: map[subject]*item{}, wake: make(chan struct{}, 1)}
+	m := &mirror{delay: delay, maxDelay: maxDelay, began: time.Now(), news: map[subject]*item{}, wake: make(chan struct{}, 1)}
 	for k := range m.held {
 		m.held[k] = map[key]*held{}
 	}
@@ -117,6 +121,11 @@ func (m *mirror) setLocked(f *feed, i *item) {
 		return // the other feed is ahead
 	}
 	h.version = i.version
+	triggered := i.triggered.UnixNano()
+	if triggered == h.triggered || i.triggered.Before(m.began) {
+		i.triggered = time.Time{}
+	}
+	h.triggered = triggered
 	if h.digest == i.digest {
 		return
 	}
@@ -160,7 +169,18 @@ func (m *mirror) add(about subject, i *item) {
 		m.first = now
 	}
 	m.last = now
+	if before := m.news[about]; before != nil && i != nil {
+		i.triggered = earlier(before.triggered, i.triggered)
+	}
 	m.news[about] = i
+}
+
+// earlier returns the earlier of two times, where zero is none.
+func earlier(a, b time.Time) time.Time {
+	if b.IsZero() || !a.IsZero() && a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // sync says that the state is whole, as soon as what is gathered is committed.

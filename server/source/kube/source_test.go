@@ -269,7 +269,10 @@ func TestWhatChangesNothingCommitsNothing(t *testing.T) {
 	revision := r.st.Snapshot().Revision()
 
 	for i := range 3 {
-		mark := map[string]string{"irrelevant": fmt.Sprint(i)}
+		mark := map[string]string{
+			"irrelevant":                          fmt.Sprint(i),
+			corev1.EndpointsLastChangeTriggerTime: text(time.Now()),
+		}
 		api.put(without(svc, func(svc *corev1.Service) { svc.Annotations = mark }))
 		es = es.DeepCopy()
 		es.Annotations = mark
