@@ -104,7 +104,7 @@ func (h *Host) probeICMP(ctx context.Context, p Probe) (Answer, error) {
 	if p.Size > tokenLen {
 		payload = payload[:p.Size]
 	}
-	if _, err := conn.Write(echoMessage(v6, payload)); err != nil {
+	if _, err := conn.Write(echoMessage(v6, p.From.Port(), payload)); err != nil {
 		return Answer{}, err
 	}
 	if err := awaitReply(conn.(*net.IPConn), v6, payload); err != nil {
@@ -134,13 +134,16 @@ func awaitReply(conn net.PacketConn, v6 bool, payload []byte) error {
 	}
 }
 
-// echoMessage is an ICMP or ICMPv6 echo request. Its identifier comes from the payload's random start, as conntrack
-// tells pings apart by it.
-func echoMessage(v6 bool, payload []byte) []byte {
+// echoMessage is an ICMP or ICMPv6 echo request. Without an identifier it gets one from the payload's random start, as
+// conntrack tells pings apart by it.
+func echoMessage(v6 bool, identifier uint16, payload []byte) []byte {
 	request, _ := echoTypes(v6)
 	m := make([]byte, echoHeader, echoHeader+len(payload))
 	m[0] = request
 	copy(m[4:6], payload)
+	if identifier != 0 {
+		binary.BigEndian.PutUint16(m[4:], identifier)
+	}
 	m[7] = 1 // sequence number
 	m = append(m, payload...)
 	if !v6 { // the kernel fills in ICMPv6's, which covers addresses

@@ -382,3 +382,9 @@ func BenchmarkCluster(b *testing.B) {
 		l.Close()
 	}
 }
+
+// TestEchoIdentifier: the port of a ping's source is its identifier, by which conntrack knows it again.
+func TestEchoIdentifier(t *testing.T) {
+	require.Equal(t, []byte{5062 >> 8, 5062 & 0xff}, echoMessage(false, 5062, []byte("payload"))[4:6])
+	require.Equal(t, []byte("pa"), echoMessage(true, 0, []byte("payload"))[4:6])
+}

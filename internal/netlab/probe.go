@@ -31,7 +31,8 @@ type Probe struct {
 	Network string
 	// To is where it is sent; the port is not used for icmp.
 	To netip.AddrPort
-	// From is the source address, or port, or both; the zero values let the system choose. The port is not used for icmp.
+	// From is the source address, or port, or both; the zero values let the system choose. For icmp
+	// the port is the identifier.
 	From netip.AddrPort
 	// Size is how many bytes of payload are sent and expected back; a few at least.
 	Size int

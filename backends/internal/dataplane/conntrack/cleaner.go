@@ -18,7 +18,7 @@ import (
 
 // Cleaner removes flows. It works in the network namespace of the thread that calls it. The zero value is ready.
 type Cleaner struct {
-	// ResetTCP removes TCP's flows to targets that are gone, too. See the package on what clients see.
+	// ResetTCP removes flows of TCP to targets that are gone, too, where that makes clients fail at once: see the package.
 	ResetTCP bool
 	// NodePortCIDRs are those of [dataplane.Options]: flows to other addresses are none of a node port.
 	NodePortCIDRs []netip.Prefix

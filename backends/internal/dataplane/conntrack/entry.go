@@ -55,7 +55,9 @@ func (q query) attributes() (b []byte) {
 	return b
 }
 
-// entry is a flow and what tells it from all others: its tuple, the zone it is in, and the id it has while it lives.
+// entry is a flow and what tells it from all others: the tuple of its answers, which says who gives them, the zone it is
+// in, and the id, which is made of the other tuple and the place in memory. The next entry with the same tuple of questions
+// may have the same id.
 type entry struct {
 	flow
 	family   uint8
@@ -86,7 +88,7 @@ func parse(b []byte) (f flow, ok bool) {
 func identity(b []byte) (id []byte) {
 	for kind, value := range attributes(b) {
 		switch kind {
-		case nl.CTA_TUPLE_ORIG:
+		case nl.CTA_TUPLE_REPLY:
 			id = nested(id, kind, value)
 		case nl.CTA_ZONE, nl.CTA_ID:
 			id = attribute(id, kind, value)

@@ -5,6 +5,7 @@
 package conntrack_test
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -27,19 +28,67 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A client that keeps its port follows the service's targets; flows that are right are left.
+// client always asks from the same source, so that to the kernel it is one connection for ever.
+type client interface {
+	AnsweredBy(name string, within time.Duration) error
+	Silent(within time.Duration) error
+}
+
+// asker asks once at a time, in a protocol that nstest has no other client for.
+type asker struct {
+	t *testing.T
+	*nstest.Lab
+	netlab.Probe
+}
+
+func (a asker) AnsweredBy(name string, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(a.t.Context(), within)
+	defer cancel()
+	answer, err := a.Ask(ctx, "client", a.Probe)
+	if err == nil && answer.Host != name {
+		err = fmt.Errorf("answered by %s, want %s", answer.Host, name)
+	}
+	return err
+}
+
+func (a asker) Silent(time.Duration) error {
+	ctx, cancel := context.WithTimeout(a.t.Context(), nstest.Silence)
+	defer cancel()
+	if answer, err := a.Ask(ctx, "client", a.Probe); err == nil {
+		return fmt.Errorf("answered by %s, want silence", answer.Host)
+	}
+	return nil
+}
+
+// TestFlowsFollow: a client that keeps its source follows the service's targets; flows that are right are left.
 func TestFlowsFollow(t *testing.T) {
-	for _, protocol := range []dataplane.Protocol{dataplane.UDP, dataplane.Any} {
+	for _, test := range []struct {
+		protocol dataplane.Protocol
+		network  string
+	}{
+		{dataplane.UDP, nstest.UDP}, {dataplane.SCTP, nstest.SCTP},
+		{dataplane.Any, nstest.UDP}, {dataplane.Any, nstest.SCTP}, {dataplane.Any, nstest.ICMP}, {dataplane.Any, nstest.GRE},
+	} {
 		for _, f := range nstest.Families {
-			t.Run(f.Name(protocol.String()), func(t *testing.T) {
+			t.Run(f.Name(test.protocol.String()+"-"+test.network), func(t *testing.T) {
 				t.Parallel()
-				follow(t, nstest.New(t, 2), f, protocol)
+				if test.network == nstest.SCTP && nstest.SCTPOfKernel() {
+					t.Skip("the kernel speaks SCTP, and would take what the raw sockets of the lab say for its own")
+				}
+				follow(t, nstest.New(t, 2), f, test.protocol, test.network)
 			})
 		}
 	}
 }
 
-func follow(t *testing.T, l *nstest.Lab, f nstest.Family, protocol dataplane.Protocol) {
+func clientOf(t *testing.T, l *nstest.Lab, network string, to netip.AddrPort) client {
+	if network == nstest.UDP {
+		return l.SendDatagrams(t, "client", 40000, to)
+	}
+	return asker{t, l, netlab.Probe{Network: network, From: netip.AddrPortFrom(netip.Addr{}, 40000), To: to}}
+}
+
+func follow(t *testing.T, l *nstest.Lab, f nstest.Family, protocol dataplane.Protocol, network string) {
 	const within = 5 * time.Second // mostly waiting for the two shared cores
 	w, err := nftables.New(dataplane.Options{Owner: "kpng-test"})
 	require.NoError(t, err)
@@ -63,7 +112,8 @@ func follow(t *testing.T, l *nstest.Lab, f nstest.Family, protocol dataplane.Pro
 	}
 	require.NoError(t, n1.Do(func() error { return w.Replace(t.Context(), nil) }))
 
-	d := l.SendDatagrams(t, "client", 40000, netip.AddrPortFrom(f.VIP(1), nstest.Port))
+	d := clientOf(t, l, network, netip.AddrPortFrom(f.VIP(1), nstest.Port))
+	require.NoError(t, d.Silent(within))
 	set([]string{"n1-a"}, nil) // the flow was there before the service
 	require.NoError(t, d.AnsweredBy("n1-a", within))
 	set([]string{"n1-b"}, []string{"n1-a"})
@@ -77,18 +127,23 @@ func follow(t *testing.T, l *nstest.Lab, f nstest.Family, protocol dataplane.Pro
 	set([]string{"n1-a"}, nil)
 	require.NoError(t, d.AnsweredBy("n1-a", within))
 
-	restart := func(s *dataplane.Service) (n int) {
+	restart := func(c conntrack.Cleaner, services ...*dataplane.Service) (n int) {
 		require.NoError(t, n1.Do(func() (err error) {
-			if err = w.Replace(t.Context(), []*dataplane.Service{s}); err == nil {
-				n, err = conntrack.Cleaner{}.CleanAll(t.Context(), []*dataplane.Service{s})
+			if err = w.Replace(t.Context(), services); err == nil {
+				n, err = c.CleanAll(t.Context(), services)
 			}
 			return err
 		}))
 		return n
 	}
-	require.Zero(t, restart(held), "a restart flushes nothing that is right")
-	require.Equal(t, 1, restart(serve(f, protocol, []string{"n1-b"}, nil)), "the target went while nobody looked")
+	ours := conntrack.Cleaner{OwnConnMark: dataplane.DefaultConnMark}
+	require.Zero(t, restart(conntrack.Cleaner{}, held), "a restart flushes nothing that is right")
+	require.Zero(t, restart(ours, held), "nor does it if it knows its own flows")
+	require.Equal(t, 1, restart(conntrack.Cleaner{}, serve(f, protocol, []string{"n1-b"}, nil)), "the target went while nobody looked")
 	require.NoError(t, d.AnsweredBy("n1-b", within))
+	require.Zero(t, restart(conntrack.Cleaner{}), "the service went while nobody looked: it may be another backend's")
+	require.Equal(t, 1, restart(ours), "which it cannot be")
+	require.NoError(t, d.Silent(within))
 }
 
 func serve(f nstest.Family, protocol dataplane.Protocol, pods, draining []string) *dataplane.Service {

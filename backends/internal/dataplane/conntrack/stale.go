@@ -48,6 +48,8 @@ type rights struct {
 	first bool
 	// restart: nothing is known of before, so a flow that goes to someone else is wrong.
 	restart bool
+	// tcp: a TCP client whose flow is removed is told so.
+	tcp bool
 }
 
 type place struct {
@@ -60,6 +62,11 @@ func staleBy(changes []dataplane.Change, r rule) *stale {
 	s := &stale{rule: r, frontends: map[dataplane.Key]*rights{}, kept: map[dataplane.Key]bool{}}
 	for _, c := range changes {
 		s.add(c)
+	}
+	for k, r := range s.frontends {
+		if k.Protocol == dataplane.TCP && (!r.tcp || !r.restart && len(r.was) == 0) {
+			delete(s.frontends, k)
+		}
 	}
 	if len(s.frontends) == 0 && s.mark == 0 {
 		return nil
@@ -93,25 +100,24 @@ func (s *stale) add(c dataplane.Change) {
 	old, now := s.frontendsOf(c.Old), s.frontendsOf(c.New)
 	for k, f := range old {
 		was, is := places(f), places(now[k])
-		begins := k.Protocol != dataplane.TCP && len(was) == 0 && len(is) > 0
-		if gone(was, is) || begins {
-			s.merge(k, &rights{now: is, was: was, first: now[k] != nil && len(targets(now[k])) > 0})
+		if gone(was, is) || len(was) == 0 && len(is) > 0 {
+			s.merge(k, &rights{now: is, was: was}, now[k])
 		}
 	}
 	for k, f := range now {
 		s.kept[k] = true
-		is := places(f)
-		begins := k.Protocol != dataplane.TCP && len(is) > 0
-		if old[k] == nil && (begins || s.restart) {
-			s.merge(k, &rights{now: is, first: len(targets(f)) > 0, restart: s.restart})
+		if is := places(f); old[k] == nil && (len(is) > 0 || s.restart) {
+			s.merge(k, &rights{now: is, restart: s.restart}, f)
 		}
 	}
 }
 
 // merge is for a frontend that goes from one Service to another in one change set: what the new owner has is right.
-func (s *stale) merge(k dataplane.Key, r *rights) {
-	// A SYN is sent again, and a connection is not ours to break that goes past us.
-	r.first = r.first && k.Protocol != dataplane.TCP
+func (s *stale) merge(k dataplane.Key, r *rights, now *dataplane.Frontend) {
+	if now != nil {
+		r.first = k.Protocol != dataplane.TCP && len(targets(now)) > 0
+		r.tcp = s.tcp && answers(&now.Pool) && (now.Local == nil || answers(now.Local))
+	}
 	if have := s.frontends[k]; have != nil {
 		for p := range have.now {
 			r.now[p] = true
@@ -122,10 +128,14 @@ func (s *stale) merge(k dataplane.Key, r *rights) {
 			}
 			r.was[p] = true
 		}
-		r.first, r.restart = r.first || have.first, r.restart || have.restart
+		r.first, r.restart, r.tcp = r.first || have.first, r.restart || have.restart, r.tcp || have.tcp
 	}
 	s.frontends[k] = r
 }
+
+// answers tells whether a client hears of it when its connection is new to us: from the next target, which does not know
+// it, or from us.
+func answers(p *dataplane.Pool) bool { return len(p.Targets) > 0 || p.Empty == dataplane.Reject }
 
 // frontendsOf are those that have flows we may remove.
 func (s *stale) frontendsOf(of *dataplane.Service) map[dataplane.Key]*dataplane.Frontend {
@@ -204,7 +214,7 @@ func (s *stale) wrong(f *flow) bool {
 			return r.wrong(f, goes)
 		}
 	}
-	return f.dnat && f.mark&s.mark != 0
+	return f.dnat && f.mark&s.mark != 0 && f.protocol != uint8(dataplane.TCP)
 }
 
 func unspecified(a netip.Addr) netip.Addr {
@@ -215,12 +225,13 @@ func unspecified(a netip.Addr) netip.Addr {
 }
 
 func (r *rights) wrong(f *flow, goes place) bool {
+	tcp := f.protocol == uint8(dataplane.TCP)
 	switch {
-	case r.now[goes]:
+	case r.now[goes] || tcp && !r.tcp:
 		return false
 	case r.was[goes]:
 		return true
 	}
-	// Neither: it went nowhere, or to a target of before we started.
-	return r.first && f.protocol != uint8(dataplane.TCP) || r.restart && f.dnat
+	// Neither: it went nowhere, or to a target of before we started. Of TCP, what goes nowhere is a connection past us.
+	return r.first && !tcp || r.restart && f.dnat
 }

@@ -6,6 +6,7 @@ package conntrack
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -54,22 +55,26 @@ func TestWrongFlows(t *testing.T) {
 		right   []flow
 		idle    bool // the table need not be listed
 	}{
-		"target gone":             {change: change{Old: both, New: onlyB}, wrong: []flow{a, direct}, right: []flow{b, tcp, elsewhere}},
-		"target more":             {change: change{Old: onlyB, New: both}, idle: true},
-		"draining":                {change: change{Old: both, New: svc(dataplane.UDP, 53, draining)}, idle: true},
-		"scaled to zero":          {change: change{Old: both, New: svc(dataplane.UDP, 53, pool())}, wrong: []flow{a, b}, right: []flow{direct}},
-		"first target":            {change: change{Old: svc(dataplane.UDP, 53, pool()), New: onlyB}, wrong: []flow{a, direct}, right: []flow{b}},
-		"new service":             {change: change{New: onlyB}, wrong: []flow{direct}, right: []flow{b, elsewhere}},
-		"service gone":            {change: change{Old: both}, wrong: []flow{a, b}, right: []flow{direct}},
-		"TCP":                     {change: change{Old: svc(dataplane.TCP, 53, pool("11.0.1.2")), New: svc(dataplane.TCP, 53, pool("11.0.1.3"))}, idle: true},
-		"any protocol":            {change: change{Old: svc(dataplane.Any, 0, whole("11.0.1.2")), New: svc(dataplane.Any, 0, whole("11.0.1.3"))}, wrong: []flow{ping, udp(vip, "11.0.1.2:53")}, right: []flow{udp(vip, "11.0.1.3:53"), tcp}},
-		"reset TCP, target gone":  {tcp: true, change: change{Old: tcpBoth, New: tcpB}, wrong: []flow{tcp}, right: []flow{tcpToB, tcpDirect, a}},
-		"reset TCP, first target": {tcp: true, change: change{Old: svc(dataplane.TCP, 53, pool()), New: tcpB}, idle: true},
-		"reset TCP, draining":     {tcp: true, change: change{Old: tcpBoth, New: svc(dataplane.TCP, 53, draining)}, idle: true},
-		"reset TCP, any protocol": {tcp: true, change: change{Old: svc(dataplane.Any, 0, whole("11.0.1.2")), New: svc(dataplane.Any, 0, whole("11.0.1.3"))}, wrong: []flow{tcp, ping, direct}, right: []flow{tcpToB, tcpDirect}},
-		"reset TCP, restart":      {tcp: true, restart: true, change: change{New: tcpB}, wrong: []flow{tcp}, right: []flow{tcpToB, tcpDirect}},
-		"restart":                 {change: change{New: onlyB}, restart: true, wrong: []flow{a, direct}, right: []flow{b, tcp}},
-		"restart with none":       {change: change{New: svc(dataplane.UDP, 53, pool())}, restart: true, wrong: []flow{a}, right: []flow{direct, tcp}},
+		"target gone":                    {change: change{Old: both, New: onlyB}, wrong: []flow{a, direct}, right: []flow{b, tcp, elsewhere}},
+		"target more":                    {change: change{Old: onlyB, New: both}, idle: true},
+		"draining":                       {change: change{Old: both, New: svc(dataplane.UDP, 53, draining)}, idle: true},
+		"scaled to zero":                 {change: change{Old: both, New: svc(dataplane.UDP, 53, pool())}, wrong: []flow{a, b}, right: []flow{direct}},
+		"first target":                   {change: change{Old: svc(dataplane.UDP, 53, pool()), New: onlyB}, wrong: []flow{a, direct}, right: []flow{b}},
+		"new service":                    {change: change{New: onlyB}, wrong: []flow{direct}, right: []flow{b, elsewhere}},
+		"service gone":                   {change: change{Old: both}, wrong: []flow{a, b}, right: []flow{direct}},
+		"TCP":                            {change: change{Old: svc(dataplane.TCP, 53, pool("11.0.1.2")), New: svc(dataplane.TCP, 53, pool("11.0.1.3"))}, idle: true},
+		"any protocol":                   {change: change{Old: svc(dataplane.Any, 0, whole("11.0.1.2")), New: svc(dataplane.Any, 0, whole("11.0.1.3"))}, wrong: []flow{ping, udp(vip, "11.0.1.2:53")}, right: []flow{udp(vip, "11.0.1.3:53"), tcp}},
+		"reset TCP, target gone":         {tcp: true, change: change{Old: tcpBoth, New: tcpB}, wrong: []flow{tcp}, right: []flow{tcpToB, tcpDirect, a}},
+		"reset TCP, first target":        {tcp: true, change: change{Old: svc(dataplane.TCP, 53, pool()), New: tcpB}, idle: true},
+		"reset TCP, draining":            {tcp: true, change: change{Old: tcpBoth, New: svc(dataplane.TCP, 53, draining)}, idle: true},
+		"reset TCP, any protocol":        {tcp: true, change: change{Old: svc(dataplane.Any, 0, whole("11.0.1.2")), New: svc(dataplane.Any, 0, whole("11.0.1.3"))}, wrong: []flow{tcp, ping, direct}, right: []flow{tcpToB, tcpDirect}},
+		"reset TCP, nobody would answer": {tcp: true, change: change{Old: tcpBoth, New: svc(dataplane.TCP, 53, dataplane.Pool{Empty: dataplane.Drop})}, idle: true},
+		"reset TCP, refused":             {tcp: true, change: change{Old: tcpBoth, New: svc(dataplane.TCP, 53, pool())}, wrong: []flow{tcp, tcpToB}, right: []flow{tcpDirect, a}},
+		"reset TCP, service gone":        {tcp: true, change: change{Old: tcpBoth}, idle: true},
+		"reset TCP, address gone":        {tcp: true, change: change{Old: svc(dataplane.Any, 0, whole("11.0.1.2"))}, wrong: []flow{ping}, right: []flow{tcp}},
+		"reset TCP, restart":             {tcp: true, restart: true, change: change{New: tcpB}, wrong: []flow{tcp}, right: []flow{tcpToB, tcpDirect}},
+		"restart":                        {change: change{New: onlyB}, restart: true, wrong: []flow{a, direct}, right: []flow{b, tcp}},
+		"restart with none":              {change: change{New: svc(dataplane.UDP, 53, pool())}, restart: true, wrong: []flow{a}, right: []flow{direct, tcp}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := staleBy([]dataplane.Change{test.change}, rule{restart: test.restart, tcp: test.tcp})
@@ -101,6 +106,22 @@ func TestWrongFlowsOfNodePortAndMove(t *testing.T) {
 	mine, other := udp("172.31.0.1:30053", "11.0.1.2:5353"), udp("172.31.0.2:30053", "11.0.1.2:5353")
 	require.True(t, s.wrong(&mine))
 	require.False(t, s.wrong(&other))
+
+	for _, tcp := range []bool{false, true} {
+		// In either order, and TCP as well.
+		from, next := svc(dataplane.TCP, 53, dataplane.Pool{Targets: to(5353, "11.0.1.2")}), svc(dataplane.TCP, 53, dataplane.Pool{Targets: to(5353, "11.0.1.3")})
+		next.Name = "ns/next"
+		changes := []dataplane.Change{{Old: from}, {New: next}}
+		for range 2 {
+			s := staleBy(changes, rule{tcp: tcp})
+			require.Equal(t, tcp, s != nil)
+			if old := udp("203.0.113.1:53", "11.0.1.2:5353"); tcp {
+				old.protocol = 6
+				require.True(t, s.wrong(&old))
+			}
+			slices.Reverse(changes)
+		}
+	}
 
 	from, next := svc(dataplane.UDP, 53, dataplane.Pool{Targets: to(5353, "11.0.1.2")}), svc(dataplane.UDP, 53, dataplane.Pool{Targets: to(5353, "11.0.1.2")})
 	next.Name = "ns/next"

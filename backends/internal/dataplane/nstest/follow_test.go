@@ -6,6 +6,7 @@ package nstest
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +14,6 @@ import (
 
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
 	"sigs.k8s.io/kpng/backends/internal/dataplane/conntrack"
-	"sigs.k8s.io/kpng/internal/netlab"
 )
 
 // apply makes a change and removes the flows that it made wrong, as a backend does.
@@ -64,28 +64,37 @@ func (l *Lab) follow(t *testing.T, w dataplane.Writer, to netip.AddrPort, from u
 		now = next
 		if len(pods) == 0 {
 			require.NoError(t, datagrams.Silent(time.Second), "to %s with %v", to, pods)
+			l.Check(t, keepers(to, Want{Fail: anyFailure}))
 			continue
 		}
 		require.NoError(t, datagrams.AnsweredBy(pods[0], time.Second), "to %s", to)
-		l.followPortless(t, to, pods[0])
+		l.Check(t, keepers(to, by(l.sourceAt(pods[0], to), pods[0])))
 	}
 	require.NoError(t, bystander.AnsweredBy("n1-a", time.Second))
 }
 
-// followPortless asks the all-ip service in what has a fixed source port, or none at all. SCTP to a port is not asked:
-// package conntrack is not told the ports of SCTP by the netlink library (v1.3.1), and leaves such flows as they are.
-func (l *Lab) followPortless(t *testing.T, to netip.AddrPort, pod string) {
-	t.Helper()
-	if to.Port() != Port {
-		return
+// sourceAt is the client address that a pod sees: its own, but this node's where the pod is elsewhere.
+func (l *Lab) sourceAt(pod string, to netip.AddrPort) netip.Addr {
+	from := "client"
+	if strings.HasPrefix(pod, "n2") {
+		from = "n1"
 	}
-	asks := []netlab.Probe{{Network: GRE, To: to}}
+	return l.Addr(from, to.Addr().Is6())
+}
+
+// keepers ask in what else has a fixed source, of which the kernel makes one connection: a port, an identifier, or
+// nothing but the addresses.
+func keepers(to netip.AddrPort, want Want) []Check {
+	from := netip.AddrPortFrom(netip.Addr{}, 5062)
+	var checks []Check
+	if to.Port() == Port { // the all-ip service
+		checks = append(checks, ask("client", GRE, to.Addr(), 0, want), ask("client", ICMP, to.Addr(), 0, want))
+	}
 	if !SCTPOfKernel() {
-		asks = append(asks, netlab.Probe{Network: SCTP, To: to, From: netip.AddrPortFrom(netip.Addr{}, 5062)})
+		checks = append(checks, ask("client", SCTP, to.Addr(), to.Port(), want))
 	}
-	for _, q := range asks {
-		a, err := l.Ask(t.Context(), "client", q)
-		require.NoError(t, err)
-		require.Equal(t, pod, a.Host, q.Network)
+	for i := range checks {
+		checks[i].Probe.From = from
 	}
+	return checks
 }

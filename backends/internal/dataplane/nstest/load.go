@@ -109,6 +109,19 @@ func (s *Stream) fail(err error) {
 	}
 }
 
+// Ended waits until the connection has ended by itself, and returns what the client was told; nil if it goes on.
+func (s *Stream) Ended(within time.Duration) error {
+	for deadline := time.Now().Add(within); ; {
+		s.mu.Lock()
+		err := s.err
+		s.mu.Unlock()
+		if err != nil || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // Load is what became of what was sent.
 type Load struct {
 	Sent, Back uint64
