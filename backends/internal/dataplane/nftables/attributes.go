@@ -4,6 +4,7 @@ package nftables
 
 import (
 	"encoding/binary"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,7 +33,22 @@ func (a *attributes) number(typ uint16, n uint32) {
 }
 
 // long adds an attribute of a number of 64 bits.
-func (a *attributes) long(typ uint16, n uint64) { a.add(typ, binary.BigEndian.AppendUint64(nil, n)...) }
+func (a *attributes) long(typ uint16, n uint64) {
+	at := a.open(typ)
+	*a = binary.BigEndian.AppendUint64(*a, n)
+	a.close(at)
+}
+
+// address adds the bytes of an address.
+func (a *attributes) address(ip netip.Addr) {
+	if ip.Is4() {
+		b := ip.As4()
+		*a = append(*a, b[:]...)
+		return
+	}
+	b := ip.As16()
+	*a = append(*a, b[:]...)
+}
 
 // nest opens an attribute of attributes.
 func (a *attributes) nest(typ uint16) int { return a.open(typ | unix.NLA_F_NESTED) }

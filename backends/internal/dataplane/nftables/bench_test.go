@@ -47,7 +47,7 @@ func BenchmarkFullSync(b *testing.B) {
 // BenchmarkChange takes a target from a service and gives it back. KPNG_BENCH_LARGE=1 adds 20,000 services, which
 // the kernel needs minutes to take in at first.
 func BenchmarkChange(b *testing.B) {
-	sizes := []int{50, 5000}
+	sizes := []int{50, 5000, 20000}
 	if os.Getenv("KPNG_BENCH_LARGE") != "" {
 		sizes = append(sizes, 20000)
 	}

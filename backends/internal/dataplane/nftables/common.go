@@ -14,6 +14,12 @@ type common interface {
 	rules(dataplane.Options) []rule
 }
 
+// named is a common chain with its name, which takes time to make.
+type named struct {
+	common
+	known string
+}
+
 // choice is a chain that chooses among the targets of a frontend that has between least and most of them. It is not
 // for one number: so a target that comes or goes is a change of elements only, and those of maps to addresses. After
 // a change in a map to verdicts the kernel walks through all that are in maps to verdicts.

@@ -13,7 +13,8 @@ import (
 
 // delta is what a transaction adds and removes.
 type delta struct {
-	opts dataplane.Options
+	opts     dataplane.Options
+	old, now *renderer
 	// add and del take elements as they come.
 	add, del func(*element)
 
@@ -65,7 +66,7 @@ func newUses() uses { return uses{map[string]int{}, map[member]int{}} }
 
 func (u uses) count(p *program, by int) {
 	for _, c := range p.common {
-		u.chains[c.name()] += by
+		u.chains[c.known] += by
 	}
 	for _, m := range p.members {
 		u.members[m] += by
@@ -102,16 +103,18 @@ func turns[K comparable](held, more map[K]int, compare func(a, b K) int) (begun,
 }
 
 func newDelta(o dataplane.Options, add, del func(*element)) *delta {
-	return &delta{opts: o, add: add, del: del, common: map[string]common{}, uses: newUses()}
+	return &delta{opts: o, old: newRenderer(o), now: newRenderer(o), add: add, del: del, common: map[string]common{}, uses: newUses()}
 }
 
 // service adds what turns a service into another. Either may be nil.
 func (d *delta) service(before, after *dataplane.Service) {
-	old, now := render(d.opts, before), render(d.opts, after)
-	d.uses.count(&old, -1)
-	d.uses.count(&now, 1)
-	for _, c := range append(old.common, now.common...) {
-		d.common[c.name()] = c
+	old, now := d.old.render(before), d.now.render(after)
+	d.uses.count(old, -1)
+	d.uses.count(now, 1)
+	for _, p := range []*program{old, now} {
+		for _, c := range p.common {
+			d.common[c.known] = c
+		}
 	}
 	addElems, delElems := differ(old.elems, now.elems)
 	for i := range delElems {

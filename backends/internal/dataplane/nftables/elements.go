@@ -52,21 +52,20 @@ func (e *element) text() string {
 	return text
 }
 
-// appendKey appends the key as the kernel has it: each part fills whole registers of 4 bytes.
-func (e *element) appendKey(b []byte) []byte {
-	if !e.key.IP.IsUnspecified() {
-		b = append(b, e.key.IP.AsSlice()...)
+// encodeKey writes the key as the kernel has it: each part fills whole registers of 4 bytes.
+func (e *element) encodeKey(a *attributes) {
+	if e.key.IP.IsValid() && !e.key.IP.IsUnspecified() {
+		a.address(e.key.IP)
 		if e.twice {
-			b = append(b, e.key.IP.AsSlice()...)
+			a.address(e.key.IP)
 		}
 	}
 	if e.key.Protocol != 0 {
-		b = append(b, byte(e.key.Protocol), 0, 0, 0, byte(e.key.Port>>8), byte(e.key.Port), 0, 0)
+		*a = append(*a, byte(e.key.Protocol), 0, 0, 0, byte(e.key.Port>>8), byte(e.key.Port), 0, 0)
 	}
 	if e.indexed {
-		b = binary.NativeEndian.AppendUint32(b, uint32(e.index)) // as numgen draws it
+		*a = binary.NativeEndian.AppendUint32(*a, uint32(e.index)) // as numgen draws it
 	}
-	return b
 }
 
 // encode the element, or only its key, as an item of a list.
@@ -74,7 +73,7 @@ func (e *element) encode(a *attributes, keyOnly bool) {
 	item := a.nest(unix.NFTA_LIST_ELEM)
 	key := a.nest(unix.NFTA_SET_ELEM_KEY)
 	value := a.open(unix.NFTA_DATA_VALUE)
-	*a = e.appendKey(*a)
+	e.encodeKey(a)
 	a.close(value)
 	a.close(key)
 	if !keyOnly {
@@ -98,7 +97,10 @@ func (e *element) encodeData(a *attributes) {
 	case e.to.ip.IsValid():
 		data = a.nest(unix.NFTA_SET_ELEM_DATA)
 		value := a.open(unix.NFTA_DATA_VALUE)
-		*a = append(*a, e.to.bytes()...)
+		a.address(e.to.ip)
+		if e.to.port != 0 {
+			*a = append(*a, byte(e.to.port>>8), byte(e.to.port), 0, 0)
+		}
 		a.close(value)
 	default:
 		return

@@ -278,14 +278,6 @@ func (p place) text() string {
 	return p.ip.String() + " . " + strconv.Itoa(int(p.port))
 }
 
-func (p place) bytes() []byte {
-	b := p.ip.AsSlice()
-	if p.port != 0 {
-		b = append(b, byte(p.port>>8), byte(p.port), 0, 0)
-	}
-	return b
-}
-
 // dnatTo redirects to one place.
 func (f *family) dnatTo(p place) part {
 	nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.nfproto), RegAddrMin: 1}

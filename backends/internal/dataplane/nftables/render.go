@@ -17,7 +17,7 @@ type program struct {
 	// elems are in maps that all services share, where their keys are nobody else's.
 	elems []element
 	// common chains and members of sets may be other services' as well.
-	common  []common
+	common  []named
 	members []member
 	// sets and chains are the Service's own.
 	sets   []affinitySet
@@ -35,6 +35,7 @@ type chain struct {
 	rules []rule
 }
 
+// renderer renders one service after the other, with the same memory.
 type renderer struct {
 	opts    dataplane.Options
 	service *dataplane.Service
@@ -43,15 +44,23 @@ type renderer struct {
 	known   map[string]bool   // the common chains and the affinity sets there are
 	pools   map[string]string // chains with affinity by what they do
 	members map[member]bool
+	names   map[common]string // those that were needed so far
 }
 
-// render is pure.
-func render(opts dataplane.Options, s *dataplane.Service) program {
+func newRenderer(opts dataplane.Options) *renderer {
+	return &renderer{opts: opts, known: map[string]bool{}, pools: map[string]string{}, members: map[member]bool{}, names: map[common]string{}}
+}
+
+// render is pure. What it returns is true until it is called again. No service becomes nothing.
+func (r *renderer) render(s *dataplane.Service) *program {
+	r.out = program{r.out.elems[:0], r.out.common[:0], r.out.members[:0], r.out.sets[:0], r.out.chains[:0]}
+	clear(r.known)
+	clear(r.pools)
+	clear(r.members)
 	if s == nil {
-		return program{}
+		return &r.out
 	}
-	r := &renderer{opts: opts, service: s, comment: Comment(s.Name),
-		known: map[string]bool{}, pools: map[string]string{}, members: map[member]bool{}}
+	r.service, r.comment = s, Comment(s.Name)
 	for i := range s.Frontends {
 		r.frontend(&s.Frontends[i])
 	}
@@ -59,12 +68,18 @@ func render(opts dataplane.Options, s *dataplane.Service) program {
 		r.out.elems = append(r.out.elems, element{set: "egress" + familyOf(e.IP).suffix,
 			key: dataplane.Key{IP: e.Source}, to: place{ip: e.IP}, comment: r.comment})
 	}
-	return r.out
+	return &r.out
 }
 
 func (r *renderer) frontend(f *dataplane.Frontend) {
 	fam := familyOf(f.IP)
-	set := map[string]string{"": "ports", "node": "nodeports", "any": "any"}[kindOf(f)]
+	set := "ports"
+	switch kindOf(f) {
+	case "node":
+		set = "nodeports"
+	case "any":
+		set = "any"
+	}
 	r.out.elems = append(r.out.elems, element{set: set + fam.suffix, key: f.Key(), verdict: r.entry(fam, f), comment: r.comment})
 }
 
@@ -115,10 +130,14 @@ func (r *renderer) add(f *dataplane.Frontend, c common, own string) string {
 }
 
 func (r *renderer) common(c common) string {
-	name := c.name()
+	name, ok := r.names[c]
+	if !ok {
+		name = c.name()
+		r.names[c] = name
+	}
 	if !r.known[name] {
 		r.known[name] = true
-		r.out.common = append(r.out.common, c)
+		r.out.common = append(r.out.common, named{c, name})
 	}
 	return name
 }

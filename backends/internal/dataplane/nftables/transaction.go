@@ -5,6 +5,7 @@ package nftables
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -241,8 +242,16 @@ func (t *transaction) changeElements(typ uint16, set string, id uint32, l *eleme
 	}
 }
 
+// headSize is the most that comes before the elements in a message: header, and names of table and set.
+const headSize = 128
+
 // eachElements changes elements of the sets that are there.
 func (t *transaction) eachElements(typ uint16, l *layout, lists elementLists) {
+	bytes := 0
+	for _, list := range lists {
+		bytes += len(list.bytes) + (len(list.cuts)+1)*headSize
+	}
+	t.attributes = slices.Grow(t.attributes, bytes)
 	for i := range l.sets {
 		if list := lists[l.sets[i].name]; list != nil {
 			t.changeElements(typ, l.sets[i].name, 0, list)

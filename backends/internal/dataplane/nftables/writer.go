@@ -23,7 +23,7 @@
 //	affinity4-HASH, target4-HASH  a target's clients, and the way to it
 //
 // A change of a service is one transaction that writes the elements that differ, and chains of the service that do.
-// What a service becomes is computed by [render], which is pure, and forgotten when it is written: it can be computed again
+// What a service becomes is computed by [renderer], which is pure, and forgotten when it is written: it can be computed again
 // from the model. Nothing is read from the kernel to make a change. A Replace keeps the affinity sets that are wanted, with
 // the clients in them, and has everything else anew.
 package nftables
