@@ -29,6 +29,8 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"sigs.k8s.io/kpng/internal/netlab"
 	"sigs.k8s.io/kpng/test/bench/report"
 )
@@ -76,6 +78,8 @@ func main() {
 
 func run(ctx context.Context) (err error) {
 	b := &bench{progress: os.Stderr}
+	klog.LogToStderr(false) // of the server in this process
+	klog.SetOutput(io.Discard)
 	if err := b.flags(); err != nil {
 		return err
 	}
@@ -125,7 +129,7 @@ func (b *bench) flags() error {
 	flag.BoolVar(&b.large, "large", false, "also 20,000 Services from the API server, and iptables with 5,000: some ten minutes more")
 	flag.IntVar(&b.changeCount, "changes", 100, "changes to measure in each run")
 	flag.IntVar(&b.fewest, "fewest", 5, "changes to measure even when they take longer than -change-time")
-	flag.DurationVar(&b.changeTime, "change-time", 15*time.Second, "time for the changes of a run")
+	flag.DurationVar(&b.changeTime, "change-time", 8*time.Second, "time for the changes of a run")
 	flag.DurationVar(&b.patience, "patience", time.Minute, "how long to wait for a first sync")
 	flag.IntVar(&b.rounds, "rounds", 5, "rounds of traffic")
 	flag.DurationVar(&b.trafficTime, "traffic-time", time.Second, "length of each measurement of traffic")

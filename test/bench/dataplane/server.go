@@ -5,6 +5,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -56,7 +57,7 @@ func (s *server) accept() {
 	defer s.running.Done()
 	for {
 		fd, _, err := unix.Accept4(s.fd, unix.SOCK_CLOEXEC)
-		if err == unix.EINTR || err == unix.ECONNABORTED { //nolint:errorlint // plain numbers of the kernel
+		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ECONNABORTED) {
 			continue
 		}
 		if err != nil {
@@ -86,6 +87,9 @@ func (s *server) drain(fd int) {
 	buf := make([]byte, bulkSize)
 	for {
 		n, err := unix.Read(fd, buf)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
 		if n <= 0 || err != nil {
 			return
 		}

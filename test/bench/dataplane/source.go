@@ -123,7 +123,7 @@ func startStoreSource(ctx context.Context, dir string, services int) (*storeSour
 		})
 	}
 	s.store.Update(func(tx *store.Tx) { tx.SetSynced() })
-	server, err := serve.New(&serve.Config{Listen: []string{"unix://" + s.socket}, Local: true}, s.store)
+	server, err := serve.New(&serve.Config{Listen: []string{"unix://" + s.socket}, Local: true, MaxWatchers: 1}, s.store)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -86,7 +87,7 @@ func (p *path) throughput(ctx context.Context, d time.Duration) (rate float64, e
 	buf := make([]byte, bulkSize)
 	before, began := p.node.server.received.Load(), time.Now()
 	for time.Since(began) < d && ctx.Err() == nil {
-		if _, err := unix.Write(fd, buf); err != nil {
+		if err := uninterrupted(func() error { _, err := unix.Write(fd, buf); return err }); err != nil {
 			return 0, fmt.Errorf("send: %w", err)
 		}
 	}
@@ -123,8 +124,21 @@ func connect(to netip.AddrPort) (fd int, err error) {
 func greeted(fd int) error {
 	defer unix.Close(fd)
 	var who [1]byte
-	if n, err := unix.Read(fd, who[:]); err != nil || n != 1 {
-		return fmt.Errorf("no answer on a connection: %d bytes, %w", n, err)
+	return uninterrupted(func() error {
+		n, err := unix.Read(fd, who[:])
+		if err == nil && n != 1 {
+			return errors.New("a connection was closed without an answer")
+		}
+		return err
+	})
+}
+
+// uninterrupted repeats a system call that was interrupted: Go signals its threads, and the kernel does not go on by
+// itself with a call that has a time limit. Connect, too, can be called again: it waits for the same connection.
+func uninterrupted(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
 	}
-	return nil
 }
