@@ -7,11 +7,7 @@ package driver
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"maps"
-	"slices"
-	"sync"
+	"math/rand/v2"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -28,7 +24,9 @@ const (
 // flows removes the flows of connections that a change made wrong: package conntrack, or a test.
 type flows interface {
 	Clean(ctx context.Context, changes []dataplane.Change) (int, error)
-	CleanAll(ctx context.Context, services []*dataplane.Service) (int, error)
+	// CleanAll is for what may have changed while nobody looked. Complete: the kernel does nothing for the owner but
+	// these services, so a flow of ours to anything else is left over.
+	CleanAll(ctx context.Context, services []*dataplane.Service, complete bool) (int, error)
 }
 
 // Driver has a writer make the kernel follow. Its life:
@@ -36,62 +34,62 @@ type flows interface {
 //  1. newDriver, and start with a writer.
 //  2. Update, with the first whole state, makes that replace everything that is there; later ones are changes. It
 //     returns at once: changes that come while the kernel is written wait, one for a service.
-//  3. Stop, when no more changes come, lets the writing under way end.
+//  3. A round (see sync) writes what waits. A service that the kernel refuses is found out, reported, and left as it
+//     was in the kernel; it is tried again on its own, later and later, and holds nobody up.
+//  4. Stop, when no more changes come, lets the transaction under way end.
 type Driver struct {
 	writer   dataplane.Writer
-	replaced func(context.Context) // called once, when everything was written for the first time
+	replaced func(context.Context) // called once, when what an earlier run wrote was replaced
 	flows    flows
 	check    time.Duration
+	metrics  *metrics
 
-	mu      sync.Mutex
-	desired map[string]*dataplane.Service
-	pending map[string]bool // names of services to be written
-	failure error           // of the last attempt; nil: the kernel is as desired
-
+	ledger *ledger
 	kick   chan struct{}
 	done   chan struct{}
-	cancel context.CancelFunc
+	cancel context.CancelFunc // ledger.mu; nil: not started
 
 	// What follows belongs to the goroutine that writes.
 
-	written map[string]*dataplane.Service // what the kernel does; nil: not known, and to be replaced
-	applied []dataplane.Change            // since flows were cleaned
-	backoff time.Duration
+	written map[string]*dataplane.Service // what the kernel does; nil: not known
+	altered bool                          // someone else changed the rules: written is to be put there again
+	// unswept: flows from before the start may go wrong still, as not everything was written when they were looked at.
+	unswept bool
 
-	metrics *metrics
+	refused  map[string]*refusal
+	suspects map[string]int // what a search for refused services did not get to, by the part of it; see search
+	parts    int            // so many were there
+	stuck    bool           // the last round ended with an error about all services
+	backoff  time.Duration  // until the next retry; 0: there is none to be
+	said     saids
 }
 
 func newDriver() *Driver {
+	m := newMetrics()
 	return &Driver{
 		check: checkEvery, kick: make(chan struct{}, 1), done: make(chan struct{}),
-		desired: map[string]*dataplane.Service{}, pending: map[string]bool{},
-		failure: errors.New("nothing was written yet"), metrics: newMetrics(),
+		ledger: newLedger(m.pending.Set), metrics: m,
+		refused: map[string]*refusal{}, suspects: map[string]int{},
 	}
 }
 
-// start gives the driver its writer, and what to do when that has replaced everything for the first time.
+// start gives the driver its writer, and what to do when that has replaced what an earlier run wrote.
 func (d *Driver) start(writer dataplane.Writer, flows flows, replaced func(context.Context)) {
 	d.writer, d.flows, d.replaced = writer, flows, replaced
 }
 
 // Update takes changes of what is desired; Old is not looked at. The first call starts the writing, and also one
-// without changes is one.
-func (d *Driver) Update(changes []dataplane.Change) {
-	d.mu.Lock()
-	for _, c := range changes {
-		d.pending[c.Name()] = true
-		if c.New == nil {
-			delete(d.desired, c.Name())
-		} else {
-			d.desired[c.Name()] = c.New
-		}
-	}
+// without changes is one. Triggers tells, by the name of a service, when that happened which made it change, as far
+// as that is known.
+func (d *Driver) Update(changes []dataplane.Change, triggers map[string]time.Time) {
+	d.ledger.enter(changes, triggers)
+	d.ledger.mu.Lock()
 	if d.cancel == nil {
 		ctx, cancel := context.WithCancel(context.Background())
 		d.cancel = cancel
 		go d.run(ctx)
 	}
-	d.mu.Unlock()
+	d.ledger.mu.Unlock()
 	select {
 	case d.kick <- struct{}{}:
 	default:
@@ -100,40 +98,40 @@ func (d *Driver) Update(changes []dataplane.Change) {
 
 // Ready tells why the kernel is not as desired, or nil.
 func (d *Driver) Ready() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.failure
+	_, err := d.ledger.settled()
+	return err
 }
 
-// Settle waits until the kernel is as desired, or returns why it is not when ctx ends or an attempt failed.
+// Settle waits until the kernel is as desired, or returns why it is not when all was tried or ctx ends. What nobody
+// asked for yet is not waited for.
 func (d *Driver) Settle(ctx context.Context) error {
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
+	if !d.started() {
+		return nil
+	}
 	for {
-		d.mu.Lock()
-		idle, failure := len(d.pending) == 0, d.failure
-		d.mu.Unlock()
-		if idle && failure == nil {
-			return nil
-		}
-		if d.metrics.failed() {
-			return failure
+		changed := d.ledger.watch()
+		settled, err := d.ledger.settled()
+		if settled {
+			return err
 		}
 		select {
 		case <-ctx.Done():
-			return cmp.Or(failure, ctx.Err())
-		case <-tick.C:
+			return cmp.Or(err, ctx.Err())
+		case <-changed:
 		}
 	}
 }
 
+func (d *Driver) started() bool {
+	d.ledger.mu.Lock()
+	defer d.ledger.mu.Unlock()
+	return d.cancel != nil
+}
+
 // Stop ends the writing after the transaction under way. What was written stays.
 func (d *Driver) Stop() {
-	d.mu.Lock()
-	cancel := d.cancel
-	d.mu.Unlock()
-	if cancel != nil {
-		cancel()
+	if d.started() {
+		d.cancel()
 		<-d.done
 	}
 }
@@ -146,160 +144,96 @@ func (d *Driver) run(ctx context.Context) {
 	check := time.NewTicker(d.check)
 	defer check.Stop()
 	for {
+		due := false
 		select {
 		case <-ctx.Done():
-			return
-		case <-d.kick:
 		case <-retry.C:
+			due = true
 		case <-check.C:
 			d.verify(ctx)
+		case <-d.kick:
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		if err := d.sync(ctx); err != nil {
-			d.backoff = min(max(2*d.backoff, firstRetry), mostRetry)
-			klog.ErrorS(err, "Not all services are programmed", "retryIn", d.backoff)
-			retry.Reset(d.backoff)
-			continue
+		if d.stuck && !due {
+			continue // changes that come meanwhile make the kernel no more willing
 		}
-		d.backoff = 0
-		if d.replaced != nil {
-			d.replaced(ctx)
-			d.replaced = nil
+		news := d.sync(ctx, due)
+		if after := d.nextRetry(due, news); after != 0 {
+			retry.Reset(jittered(after))
+		} else if d.backoff == 0 {
+			retry.Stop()
 		}
 	}
 }
 
-// verify forgets what the kernel does when someone else has changed it.
+// nextRetry sets the back-off, and returns when the retry is to be; 0 when that is not changed. Changes that come all
+// the time do not put it off.
+func (d *Driver) nextRetry(due, news bool) time.Duration {
+	switch {
+	case !d.stuck && len(d.refused) == 0 && len(d.suspects) == 0:
+		d.backoff = 0
+		return 0
+	case news && (due || d.backoff > firstRetry), d.backoff == 0:
+		d.backoff = firstRetry
+	case due:
+		d.backoff = min(2*d.backoff, mostRetry)
+	default:
+		return 0
+	}
+	return d.backoff
+}
+
+// jittered is between a half of the time and all of it: the nodes of a cluster are not to try again all at once.
+func jittered(d time.Duration) time.Duration {
+	return d/2 + rand.N(d/2) //nolint:gosec // nobody gains from guessing it
+}
+
+// verify notes when someone else has changed the rules.
 func (d *Driver) verify(ctx context.Context) {
-	if d.written == nil {
+	if d.written == nil || d.altered {
 		return
 	}
 	intact, err := d.writer.Check(ctx)
-	switch {
-	case err != nil:
+	if d.said.differs(aboutCheck, err) && err != nil {
 		klog.ErrorS(err, "Checking the rules")
-	case !intact:
+	}
+	if err == nil && !intact {
 		klog.InfoS("Someone else removed or altered our rules; writing them again")
 		d.metrics.repairs.Inc()
-		d.written = nil
+		d.altered = true
 	}
 }
 
-// sync writes what is pending, or everything.
-func (d *Driver) sync(ctx context.Context) error {
-	d.mu.Lock()
-	desired, names := maps.Clone(d.desired), slices.Sorted(maps.Keys(d.pending))
-	clear(d.pending)
-	d.mu.Unlock()
-
-	var err error
-	start := time.Now()
-	kind := "partial"
+// cleanFlows is called when the kernel has the changes: before, a new flow could go the old way again. Flows of services
+// that were not written are left alone. A failure is not one of the services', and trying again later would find
+// other flows.
+func (d *Driver) cleanFlows(ctx context.Context, r *round, err error) {
+	complete := err == nil && len(d.refused) == 0 && len(d.suspects) == 0
 	switch {
-	case d.written == nil:
-		kind, err = "full", d.replace(ctx, desired)
-	case len(names) != 0:
-		err = d.apply(ctx, d.changes(desired, names))
-	default:
-		return nil
-	}
-	d.metrics.observe(kind, time.Since(start), err)
-	d.cleanFlows(ctx, kind == "full")
-	d.mu.Lock()
-	d.failure = err
-	if err != nil && d.written != nil {
-		for _, name := range names {
-			if !dataplane.Equal(d.written[name], d.desired[name]) {
-				d.pending[name] = true
+	case r.replaced || d.unswept && complete:
+		d.cleaned(d.flows.CleanAll(ctx, values(d.written), complete))
+		d.unswept = !complete
+		return
+	case len(r.applied) == 0:
+		return
+	case d.unswept:
+		var first []*dataplane.Service
+		for _, c := range r.applied {
+			if c.Old == nil {
+				first = append(first, c.New)
 			}
 		}
+		d.cleaned(d.flows.CleanAll(ctx, first, false))
 	}
-	d.mu.Unlock()
-	return err
+	d.cleaned(d.flows.Clean(ctx, r.applied))
 }
 
-// cleanFlows is called when the kernel has the changes: before, a new flow could go the old way again. A failure is not
-// one of the services', and trying again later would find other flows.
-func (d *Driver) cleanFlows(ctx context.Context, all bool) {
-	var removed int
-	var err error
-	switch {
-	case all && d.written != nil:
-		removed, err = d.flows.CleanAll(ctx, slices.Collect(maps.Values(d.written)))
-	case !all && len(d.applied) != 0:
-		removed, err = d.flows.Clean(ctx, d.applied)
-	}
-	d.applied = nil
+func (d *Driver) cleaned(removed int, err error) {
 	d.metrics.flows.Add(float64(removed))
 	if err != nil {
 		d.metrics.flowFailures.Inc()
 		klog.ErrorS(err, "Flows that go the wrong way may be left")
 	}
-}
-
-// replace writes everything. When the kernel does not take it, it is written without services, and these one after the
-// other, so that one that is refused is not the end of all.
-func (d *Driver) replace(ctx context.Context, desired map[string]*dataplane.Service) error {
-	names := slices.Sorted(maps.Keys(desired))
-	all := make([]*dataplane.Service, 0, len(names))
-	for _, name := range names {
-		all = append(all, desired[name])
-	}
-	err := d.writer.Replace(ctx, all)
-	if err == nil {
-		d.written = desired
-		return nil
-	}
-	if len(all) == 0 || d.writer.Replace(ctx, nil) != nil {
-		return err
-	}
-	d.written = map[string]*dataplane.Service{}
-	err = d.apply(ctx, d.changes(desired, names))
-	if err != nil {
-		d.mu.Lock()
-		for _, name := range names {
-			if d.written[name] == nil {
-				d.pending[name] = true
-			}
-		}
-		d.mu.Unlock()
-	}
-	return err
-}
-
-func (d *Driver) changes(desired map[string]*dataplane.Service, names []string) []dataplane.Change {
-	var changes []dataplane.Change
-	for _, name := range names {
-		c := dataplane.Change{Old: d.written[name], New: desired[name]}
-		if !dataplane.Equal(c.Old, c.New) {
-			changes = append(changes, c)
-		}
-	}
-	return changes
-}
-
-// apply writes changes in one transaction; when that fails, in halves, down to the one that fails.
-func (d *Driver) apply(ctx context.Context, changes []dataplane.Change) error {
-	if len(changes) == 0 {
-		return nil
-	}
-	err := d.writer.Apply(ctx, changes)
-	if err == nil {
-		d.applied = append(d.applied, changes...)
-		for _, c := range changes {
-			if c.New == nil {
-				delete(d.written, c.Name())
-			} else {
-				d.written[c.Name()] = c.New
-			}
-		}
-		return nil
-	}
-	if len(changes) == 1 || ctx.Err() != nil {
-		return fmt.Errorf("service %s: %w", changes[0].Name(), err)
-	}
-	half := len(changes) / 2
-	return errors.Join(d.apply(ctx, changes[:half]), d.apply(ctx, changes[half:]))
 }

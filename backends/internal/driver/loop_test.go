@@ -6,7 +6,9 @@ package driver
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
 )
@@ -30,22 +33,49 @@ type kernel struct {
 	mu       sync.Mutex
 	services map[string]*dataplane.Service
 	broken   bool
+	forgives bool // nothing is refused any more
+	blames   bool // the errors name the services
 	altered  bool
+	attempts int // transactions, also refused ones
 	replaces int
+	missing  int      // the most services that one Replace took away
 	applied  int      // services in successful calls of Apply
 	cleaned  []string // whose flows were looked at, by name
+	swept    int      // calls of CleanAll that said the services are all
 }
 
+// blame is an error of a kernel that blames.
+type blame struct{ names []string }
+
+func (b *blame) Error() string     { return "refused" }
+func (b *blame) Refused() []string { return b.names }
+
 func (k *kernel) accepts(services ...*dataplane.Service) error {
+	k.attempts++
+	if k.broken {
+		return fmt.Errorf("broken: %w", unix.EPERM)
+	}
+	bad := &blame{}
+	taken := map[dataplane.Key]string{}
 	for _, s := range services {
-		if s != nil && strings.Contains(s.Name, "bad") {
-			return errors.New("refused")
+		if strings.Contains(s.Name, "bad") && !k.forgives {
+			bad.names = append(bad.names, s.Name)
+		}
+		for i := range s.Frontends {
+			if by, twice := taken[s.Frontends[i].Key()]; twice {
+				panic(by + " and " + s.Name + " have the same frontend")
+			}
+			taken[s.Frontends[i].Key()] = s.Name
 		}
 	}
-	if k.broken {
-		return errors.New("broken")
+	switch {
+	case bad.names == nil:
+		return nil
+	case k.blames:
+		return bad
+	default:
+		return fmt.Errorf("refused: %w", unix.EINVAL)
 	}
-	return nil
 }
 
 func (k *kernel) Replace(_ context.Context, services []*dataplane.Service) error {
@@ -56,32 +86,47 @@ func (k *kernel) Replace(_ context.Context, services []*dataplane.Service) error
 	}
 	k.replaces++
 	k.altered = false
+	before := len(k.services)
 	k.services = map[string]*dataplane.Service{}
 	for _, s := range services {
 		k.services[s.Name] = s
 	}
+	k.missing = max(k.missing, before-len(k.services))
 	return nil
 }
 
 func (k *kernel) Apply(_ context.Context, changes []dataplane.Change) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.altered {
+		k.attempts++
+		return unix.ENOENT
+	}
+	after := maps.Clone(k.services)
+	var added []*dataplane.Service
 	for _, c := range changes {
 		if !dataplane.Equal(k.services[c.Name()], c.Old) {
 			panic("Old is not what was written")
 		}
-		if err := k.accepts(c.New); err != nil {
-			return err
+		if delete(after, c.Name()); c.New != nil {
+			added = append(added, c.New)
+			after[c.Name()] = c.New
 		}
+	}
+	if err := k.accepts(added...); err != nil {
+		return err
+	}
+	k.attempts--
+	if err := k.accepts(slices.Collect(maps.Values(after))...); err != nil {
+		return err
 	}
 	k.applied += len(changes)
-	for _, c := range changes {
-		if delete(k.services, c.Name()); c.New != nil {
-			k.services[c.Name()] = c.New
-		}
-	}
+	k.services = after
 	return nil
 }
+
+// Written implements elementCounter: a service is an element.
+func (k *kernel) Written() int { return len(k.services) }
 
 func (k *kernel) Check(context.Context) (bool, error) {
 	k.mu.Lock()
@@ -101,9 +146,12 @@ func (k *kernel) Clean(_ context.Context, changes []dataplane.Change) (int, erro
 	return len(changes), nil
 }
 
-func (k *kernel) CleanAll(_ context.Context, services []*dataplane.Service) (int, error) {
+func (k *kernel) CleanAll(_ context.Context, services []*dataplane.Service, complete bool) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if complete {
+		k.swept++
+	}
 	for _, s := range services {
 		k.cleaned = append(k.cleaned, s.Name)
 	}
@@ -126,13 +174,30 @@ func (k *kernel) set(f func()) {
 	f()
 }
 
+// set are changes to services of an address each, which follows from the name.
 func set(names ...string) (changes []dataplane.Change) {
 	for _, name := range names {
-		changes = append(changes, dataplane.Change{New: &dataplane.Service{Name: name, Frontends: []dataplane.Frontend{
-			{Kind: dataplane.ExternalIP, IP: netip.MustParseAddr("192.0.2.1")},
-		}}})
+		sum := sha256.Sum256([]byte(name))
+		changes = append(changes, holding(name, netip.AddrFrom4([4]byte(sum[:4])).String())...)
 	}
 	return changes
+}
+
+// holding is a change to a service of these addresses.
+func holding(name string, ips ...string) []dataplane.Change {
+	s := &dataplane.Service{Name: name}
+	for _, ip := range ips {
+		s.Frontends = append(s.Frontends, dataplane.Frontend{Kind: dataplane.ExternalIP, IP: netip.MustParseAddr(ip)})
+	}
+	s.Normalize()
+	return []dataplane.Change{{New: s}}
+}
+
+func numbered(prefix string, n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprintf("%s-%04d", prefix, i))
+	}
+	return names
 }
 
 func gone(name string) []dataplane.Change {
@@ -158,10 +223,11 @@ func TestChangesFollowOneReplace(t *testing.T) {
 	k := &kernel{}
 	d := started(t, k)
 	require.Error(t, d.Ready())
-	d.Update(set("a", "b"))
+	require.NoError(t, d.Settle(t.Context()), "nothing was asked for")
+	d.Update(set("a", "b"), nil)
 	require.NoError(t, d.Settle(t.Context()))
 	k.requireHas(t, "a", "b")
-	d.Update(append(set("c"), gone("a")...))
+	d.Update(append(set("c"), gone("a")...), nil)
 	k.requireHas(t, "b", "c")
 	require.NoError(t, d.Settle(t.Context()))
 	require.NoError(t, d.Ready())
@@ -176,13 +242,14 @@ func TestChangesFollowOneReplace(t *testing.T) {
 func TestOneRefusedService(t *testing.T) {
 	k := &kernel{}
 	d := started(t, k)
-	d.Update(set("a", "bad-1", "c", "d"))
+	d.Update(set("a", "bad-1", "c", "d"), nil)
 	k.requireHas(t, "a", "c", "d")
 	require.Eventually(t, func() bool { err := d.Ready(); return err != nil && strings.Contains(err.Error(), "bad-1") }, patience, time.Millisecond)
 	require.ErrorContains(t, d.Settle(t.Context()), "service bad-1: refused")
-	d.Update(set("bad-2", "e", "f"))
+	d.Update(set("bad-2", "e", "f"), nil)
 	k.requireHas(t, "a", "c", "d", "e", "f")
-	d.Update(append(gone("bad-1"), gone("bad-2")...))
+	require.ErrorContains(t, d.Settle(t.Context()), "service bad-2: refused")
+	d.Update(append(gone("bad-1"), gone("bad-2")...), nil)
 	require.Eventually(t, func() bool { return d.Ready() == nil }, patience, time.Millisecond, "well without them")
 }
 
@@ -190,7 +257,7 @@ func TestOneRefusedService(t *testing.T) {
 func TestRetry(t *testing.T) {
 	k := &kernel{broken: true}
 	d := started(t, k)
-	d.Update(set("a"))
+	d.Update(set("a"), nil)
 	require.Eventually(t, func() bool { err := d.Ready(); return err != nil && strings.Contains(err.Error(), "broken") }, patience, time.Millisecond)
 	k.set(func() { k.broken = false })
 	k.requireHas(t, "a")
@@ -201,10 +268,11 @@ func TestRetry(t *testing.T) {
 func TestRepair(t *testing.T) {
 	k := &kernel{}
 	d := started(t, k, func(d *Driver) { d.check = time.Millisecond })
-	d.Update(set("a"))
+	d.Update(set("a"), nil)
 	k.requireHas(t, "a")
 	k.set(func() { k.altered, k.services = true, nil })
 	k.requireHas(t, "a")
+	require.Equal(t, 1., value(t, d.metrics.repairs))
 }
 
 func TestStopBeforeStart(t *testing.T) { newDriver().Stop() }

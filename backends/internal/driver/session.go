@@ -56,13 +56,24 @@ func (o *Options) Open(ctx context.Context, d dataplane.Options) (*Session, erro
 	if err := sysctls("/proc/sys").ensureForwarding(o.SetSysctls); err != nil {
 		return nil, err
 	}
-	o.shared().start(writer, conntrack.Cleaner{}, func(ctx context.Context) {
+	o.shared().start(writer, cleaner{conntrack.Cleaner{NodePortCIDRs: d.NodePortCIDRs}}, func(ctx context.Context) {
 		// What a run with the other dataplane wrote would still redirect, with targets that are not true any more.
 		if err := cleanup(ctx, other); err != nil {
 			klog.ErrorS(err, "Removing what the other dataplane may have written")
 		}
 	})
 	return &Session{options: o, writer: writer, driver: o.shared()}, nil
+}
+
+// cleaner is conntrack's, which is told of services only: what else it may take for left over has to wait until all are
+// written.
+type cleaner struct{ conntrack.Cleaner }
+
+func (c cleaner) CleanAll(ctx context.Context, services []*dataplane.Service, complete bool) (int, error) {
+	if !complete {
+		c.OwnConnMark = 0
+	}
+	return c.Cleaner.CleanAll(ctx, services)
 }
 
 // writers are the one that was asked for, and the other.
@@ -104,9 +115,13 @@ func (o *Options) Collectors() []prometheus.Collector { return o.shared().Collec
 func (o *Options) Ready() error { return o.shared().Ready() }
 
 // Update takes changes of what the kernel is to do; Old is not looked at.
-func (s *Session) Update(changes []dataplane.Change) {
+func (s *Session) Update(changes []dataplane.Change) { s.UpdateSince(changes, nil) }
+
+// UpdateSince is Update, and tells when that happened in the cluster which made a service change, by its name, for
+// those of which it is known. From then on the time is measured until the kernel has the change.
+func (s *Session) UpdateSince(changes []dataplane.Change, triggers map[string]time.Time) {
 	if s.driver != nil {
-		s.driver.Update(changes)
+		s.driver.Update(changes, triggers)
 		return
 	}
 	s.mu.Lock()

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package driver
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kpng/backends/internal/dataplane"
+)
+
+// replace makes the first transaction of a full round. Until it succeeds the kernel does what an earlier run wrote, so
+// it has to be as complete as can be: whatever it leaves out is not served from then on. It returns the names that are to
+// be written at once because nothing is known against them.
+func (d *Driver) replace(ctx context.Context, r *round) ([]string, error) {
+	until := time.Now().Add(replaceTime)
+	before := d.keptBefore()
+	for {
+		state := d.lastGood(r, before)
+		err := d.replaceBy(ctx, r, state)
+		if err == nil {
+			return d.unknown(r), nil
+		}
+		if ctx.Err() != nil || ofAll(err) || len(state) == 0 {
+			return nil, err
+		}
+		found := false
+		for name := range blamed(err) {
+			switch s := state[name]; {
+			case s == nil:
+				continue
+			case s == r.desired[name]:
+				d.refuse(r, name, err)
+				if d.written[name] != nil && d.written[name] != s {
+					before[name] = d.written[name]
+				}
+			default:
+				delete(before, name)
+			}
+			found = true
+		}
+		if !found || time.Now().After(until) {
+			return d.exclude(ctx, r, state, until)
+		}
+	}
+}
+
+// lastGood is what is desired, but for services that are not to be tried now: they stay as they were before, if that
+// is known and leaves to the others what is theirs.
+func (d *Driver) lastGood(r *round, before map[string]*dataplane.Service) map[string]*dataplane.Service {
+	state := maps.Clone(r.desired)
+	for name := range d.refused {
+		delete(state, name)
+	}
+	for name := range d.suspects {
+		delete(state, name)
+	}
+	if len(before) == 0 {
+		return state
+	}
+	taken := map[dataplane.Key]bool{}
+	for _, s := range state {
+		for i := range s.Frontends {
+			taken[s.Frontends[i].Key()] = true
+		}
+	}
+	for name, s := range before {
+		if r.desired[name] != nil && !slices.ContainsFunc(s.Frontends, func(f dataplane.Frontend) bool { return taken[f.Key()] }) {
+			state[name] = s
+		}
+	}
+	return state
+}
+
+// unknown are the names that were not written, and not refused as far as we know.
+func (d *Driver) unknown(r *round) []string {
+	var names []string
+	for name := range r.desired {
+		_, suspect := d.suspects[name]
+		if d.written[name] == nil && d.refused[name] == nil && !suspect {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// replaceBy makes one transaction.
+func (d *Driver) replaceBy(ctx context.Context, r *round, state map[string]*dataplane.Service) error {
+	r.attempts++
+	if err := d.writer.Replace(ctx, values(state)); err != nil {
+		return err
+	}
+	d.metrics.wrote(d.writer)
+	d.written, d.altered, r.replaced = state, false, true
+	return nil
+}
+
+// exclude is for writers that do not know which service is refused. It leaves out an eighth of those that it may be,
+// each time another one: when the kernel takes the rest, only that eighth is missing, and only until it is applied, which
+// is next. So it finds one service among thousands. When there are more of them, or no time, nothing is left but to
+// begin with nothing and apply all, which interrupts what an earlier run served.
+func (d *Driver) exclude(ctx context.Context, r *round, state map[string]*dataplane.Service, until time.Time) ([]string, error) {
+	maybe := slices.Sorted(maps.Keys(state))
+	for len(maybe) > 0 && time.Now().Before(until) {
+		part := max(len(maybe)/8, 1)
+		rest := maps.Clone(state)
+		for _, name := range maybe[:part] {
+			delete(rest, name)
+		}
+		maybe = maybe[part:]
+		if err := d.replaceBy(ctx, r, rest); err == nil {
+			return d.unknown(r), nil
+		} else if ctx.Err() != nil || ofAll(err) {
+			return nil, err
+		}
+	}
+	klog.InfoS("The kernel refuses several services, and it is not known which; beginning with none", "services", len(state))
+	if err := d.replaceBy(ctx, r, map[string]*dataplane.Service{}); err != nil {
+		return nil, err
+	}
+	return d.unknown(r), nil
+}
