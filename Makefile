@@ -43,6 +43,9 @@ demo: build ## See it work: private network namespaces, real packets, under a mi
 
 ##@ Check
 
+# The tests that need the programs of bin/ and Kubernetes' own.
+END_TO_END := ./test/e2e ./backends/nat/truth
+
 .PHONY: test
 test: kubernetes test-unit test-e2e ## Run every test: unit and golden (race detector), kernel, end-to-end on a real API server
 
@@ -51,18 +54,18 @@ test: kubernetes test-unit test-e2e ## Run every test: unit and golden (race det
 .PHONY: test-unit
 test-unit: build ## Run the tests of the packages with the race detector, those in network namespaces too
 	@scripts/install-tools test
-	go test -race -count=1 -timeout=15m $$(go list ./... | grep -v '/test/e2e$$')
+	go test -race -count=1 -timeout=15m $$(go list ./... | grep -v $(addprefix -e ,$(END_TO_END:.%='%$$')))
 
 .PHONY: test-e2e
 test-e2e: build kubernetes ## Run the end-to-end tests: the real binaries on a real etcd, API server and EndpointSlice controller
 	@scripts/install-tools test
-	go test -count=1 -parallel=6 -timeout=20m ./test/e2e
+	go test -count=1 -p=1 -parallel=6 -timeout=20m $(END_TO_END)
 
 .PHONY: test-e2e-race
 test-e2e-race: kubernetes ## The end-to-end tests with binaries built with the race detector (slower; not part of `make test`)
 	@scripts/install-tools test
 	go build -race -buildvcs=false -o $(CACHE)/race/ ./cmd/...
-	KPNG_BIN=$(CACHE)/race GORACE=halt_on_error=1 go test -count=1 -parallel=6 -timeout=30m ./test/e2e
+	KPNG_BIN=$(CACHE)/race GORACE=halt_on_error=1 go test -count=1 -p=1 -parallel=6 -timeout=30m $(END_TO_END)
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint ## Run the linters: Go, formatting, shell scripts
@@ -76,7 +79,7 @@ fmt: $(TOOLS)/golangci-lint ## Format the Go files
 
 .PHONY: bench
 bench: build kubernetes ## Run the benchmarks: of the packages, then of the real binaries on a real API server (docs/performance.md)
-	go test -run='^$$' -bench=. -benchmem $$(go list ./... | grep -v -e '/test/e2e$$' -e '/test/bench$$')
+	go test -run='^$$' -bench=. -benchmem $$(go list ./... | grep -v $(addprefix -e ,$(END_TO_END:.%='%$$')) -e '/test/bench$$')
 	go run ./test/bench
 
 ##@ Make
@@ -107,7 +110,7 @@ tools: generators kubernetes $(TOOLS)/golangci-lint ## Build all pinned tools in
 generators: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc ## Build the code generators
 
 .PHONY: kubernetes
-kubernetes: $(addprefix $(TOOLS)/,etcd kube-apiserver kube-controller-manager kubectl) ## Build etcd, kube-apiserver, kube-controller-manager and kubectl (5 minutes once)
+kubernetes: $(addprefix $(TOOLS)/,etcd kube-apiserver kube-controller-manager kube-proxy kubectl) ## Build etcd, kube-apiserver, kube-controller-manager, kube-proxy and kubectl (5 minutes once)
 
 .PHONY: clean
 clean: ## Remove what was built here; .cache/ stays
