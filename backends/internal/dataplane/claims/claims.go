@@ -6,24 +6,19 @@
 package claims
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
 )
 
 // Table knows who wants what. The zero value is not usable; see [New].
 type Table struct {
-	wanted map[string]*dataplane.Service // by name: what each asked for
-	given  map[string]*dataplane.Service // what each has of that
-	addrs  map[netip.Addr]*address
-}
-
-// address is the state of one address; node ports are on the unspecified ones.
-type address struct {
-	owners  map[dataplane.Key]string
-	waiting map[string]int // names that want something of it and did not get it: how many keys
+	wanted    map[string]*dataplane.Service // by name: what each asked for
+	given     map[string]*dataplane.Service // what each has of that
+	addrs     map[netip.Addr]*address
+	conflicts int
 }
 
 // Refusal says that a Service does not get a frontend.
@@ -39,36 +34,21 @@ func New() *Table {
 }
 
 // Conflicts is how many frontends are wanted by Services that do not have them.
-func (t *Table) Conflicts() int {
-	n := 0
-	for _, a := range t.addrs {
-		for _, k := range a.waiting {
-			n += k
-		}
-	}
-	return n
-}
+func (t *Table) Conflicts() int { return t.conflicts }
 
 // Update takes what Services now want (New nil: nothing more; Old is not looked at) and says what changes: what each
 // Service gets is what it wants without the frontends that are another's. That may concern Services that were not named:
-// what one lets go falls to the next. Refusals are those of the Services in the result.
+// what one lets go falls to the next. Refusals are those of the Services in the result. It costs what the Services have
+// that it looks at: those that were named, and those that wait for what they let go.
 func (t *Table) Update(changes []dataplane.Change) ([]dataplane.Change, []Refusal) {
 	touched := map[string]bool{}
 	for _, c := range changes {
 		touched[c.Name()] = true
-	}
-	for _, c := range changes {
 		t.want(c.Name(), c.New, touched)
 	}
-	names := make([]string, 0, len(touched))
-	for name := range touched {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, strings.Compare)
-
 	var out []dataplane.Change
 	var refused []Refusal
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(touched)) {
 		old := t.given[name]
 		now, no := t.give(name)
 		if !dataplane.Equal(old, now) {
@@ -99,17 +79,18 @@ func (t *Table) want(name string, now *dataplane.Service, touched map[string]boo
 	t.wanted[name] = now
 }
 
+// release ends that a Service waits for a key, and that it has it unless it keeps it.
 func (t *Table) release(name string, k dataplane.Key, keep map[dataplane.Key]bool, touched map[string]bool) {
 	a := t.addrs[k.IP]
 	if a == nil {
 		return
 	}
-	delete(a.waiting, name)
+	if a.stopWaiting(name, k) {
+		t.conflicts--
+	}
 	if a.owners[k] == name && !keep[k] {
-		delete(a.owners, k)
-		for other := range a.waiting {
-			touched[other] = true
-		}
+		a.disown(name, k)
+		a.wake(k, touched)
 	}
 	if len(a.owners) == 0 && len(a.waiting) == 0 {
 		delete(t.addrs, k.IP)
@@ -126,11 +107,6 @@ func (t *Table) give(name string) (*dataplane.Service, []Refusal) {
 	got := *want
 	got.Frontends = make([]dataplane.Frontend, 0, len(want.Frontends))
 	var refused []Refusal
-	for i := range want.Frontends {
-		if a := t.addrs[want.Frontends[i].IP]; a != nil {
-			delete(a.waiting, name)
-		}
-	}
 	for _, f := range want.Frontends {
 		if owner := t.claim(name, f.Key()); owner != name {
 			refused = append(refused, Refusal{Service: name, Key: f.Key(), Owner: owner})
@@ -149,39 +125,19 @@ func (t *Table) give(name string) (*dataplane.Service, []Refusal) {
 func (t *Table) claim(name string, k dataplane.Key) (owner string) {
 	a := t.addrs[k.IP]
 	if a == nil {
-		a = &address{owners: map[dataplane.Key]string{}, waiting: map[string]int{}}
+		a = newAddress()
 		t.addrs[k.IP] = a
 	}
-	if owner, ok := a.owners[k]; ok && owner == name {
-		return name
+	if a.stopWaiting(name, k) {
+		t.conflicts--
 	}
 	if owner := a.taken(name, k); owner != "" {
-		a.waiting[name]++
+		a.wait(name, k)
+		t.conflicts++
 		return owner
 	}
-	a.owners[k] = name
+	a.own(name, k)
 	return name
-}
-
-// taken tells who else has the key, or a part of it.
-func (a *address) taken(name string, k dataplane.Key) string {
-	if owner := a.owners[k]; owner != "" && owner != name {
-		return owner
-	}
-	whole := dataplane.Key{IP: k.IP}
-	if k != whole {
-		if owner := a.owners[whole]; owner != name {
-			return owner
-		}
-		return ""
-	}
-	first := ""
-	for _, owner := range a.owners {
-		if owner != name && (first == "" || owner < first) {
-			first = owner
-		}
-	}
-	return first
 }
 
 // egressOf is what of a Service's egress has an address that the Service has.

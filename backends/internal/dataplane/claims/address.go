@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package claims
+
+import (
+	"slices"
+
+	"sigs.k8s.io/kpng/backends/internal/dataplane"
+)
+
+// address is the state of one address; node ports are on the unspecified ones.
+type address struct {
+	owners map[dataplane.Key]string
+	// names are those of the owners, sorted, and held how much each has: who asks for the whole address asks for them.
+	names []string
+	held  map[string]int
+	// waiting are the names that want a key and did not get it.
+	waiting map[dataplane.Key]map[string]bool
+}
+
+func newAddress() *address {
+	return &address{owners: map[dataplane.Key]string{}, held: map[string]int{}, waiting: map[dataplane.Key]map[string]bool{}}
+}
+
+// whole is the key of all of an address.
+func whole(k dataplane.Key) dataplane.Key { return dataplane.Key{IP: k.IP} }
+
+// taken tells who else has the key, or a part of it.
+func (a *address) taken(name string, k dataplane.Key) string {
+	all := whole(k)
+	for _, key := range []dataplane.Key{k, all} {
+		if owner := a.owners[key]; owner != "" && owner != name {
+			return owner
+		}
+	}
+	if k != all {
+		return ""
+	}
+	for _, owner := range a.names[:min(2, len(a.names))] {
+		if owner != name {
+			return owner
+		}
+	}
+	return ""
+}
+
+func (a *address) own(name string, k dataplane.Key) {
+	if a.owners[k] == name {
+		return
+	}
+	a.owners[k] = name
+	if a.held[name]++; a.held[name] == 1 && !k.IP.IsUnspecified() { // nobody has all node ports
+		i, _ := slices.BinarySearch(a.names, name)
+		a.names = slices.Insert(a.names, i, name)
+	}
+}
+
+func (a *address) disown(name string, k dataplane.Key) {
+	delete(a.owners, k)
+	if a.held[name]--; a.held[name] > 0 {
+		return
+	}
+	delete(a.held, name)
+	if i, found := slices.BinarySearch(a.names, name); found {
+		a.names = slices.Delete(a.names, i, i+1)
+	}
+}
+
+func (a *address) wait(name string, k dataplane.Key) {
+	if a.waiting[k] == nil {
+		a.waiting[k] = map[string]bool{}
+	}
+	a.waiting[k][name] = true
+}
+
+// stopWaiting tells whether it did wait.
+func (a *address) stopWaiting(name string, k dataplane.Key) bool {
+	names := a.waiting[k]
+	if !names[name] {
+		return false
+	}
+	if delete(names, name); len(names) == 0 {
+		delete(a.waiting, k)
+	}
+	return true
+}
+
+// wake names those who may get something now that nobody has the key.
+func (a *address) wake(k dataplane.Key, touched map[string]bool) {
+	keys := []dataplane.Key{k, whole(k)}
+	if k == whole(k) {
+		keys = keys[:0]
+		for key := range a.waiting {
+			keys = append(keys, key)
+		}
+	}
+	for _, key := range keys {
+		for name := range a.waiting[key] {
+			touched[name] = true
+		}
+	}
+}
