@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -22,9 +23,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
+	"sigs.k8s.io/kpng/internal/netlab"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if err := netlab.EnsurePrivilege(); err != nil {
+		fmt.Fprintln(os.Stderr, err) // and the tests of a real kernel are skipped
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const patience = time.Minute
 

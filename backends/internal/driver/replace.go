@@ -19,9 +19,9 @@ import (
 // it has to be as complete as can be: whatever it leaves out is not served from then on. It returns the names that are to
 // be written at once because nothing is known against them.
 func (d *Driver) replace(ctx context.Context, r *round) ([]string, error) {
-	until := time.Now().Add(replaceTime)
 	before := d.keptBefore()
 	for {
+		start := time.Now()
 		state := d.lastGood(r, before)
 		err := d.replaceBy(ctx, r, state)
 		if err == nil {
@@ -45,8 +45,8 @@ func (d *Driver) replace(ctx context.Context, r *round) ([]string, error) {
 			}
 			found = true
 		}
-		if !found || time.Now().After(until) {
-			return d.exclude(ctx, r, state, until)
+		if !found || r.attempts == mostAttempts {
+			return d.exclude(ctx, r, state, time.Since(start))
 		}
 	}
 }
@@ -102,19 +102,18 @@ func (d *Driver) replaceBy(ctx context.Context, r *round, state map[string]*data
 	return nil
 }
 
-// exclude is for writers that do not know which service is refused. It leaves out an eighth of those that it may be,
-// each time another one: when the kernel takes the rest, only that eighth is missing, and only until it is applied, which
-// is next. So it finds one service among thousands. When there are more of them, or no time, nothing is left but to
-// begin with nothing and apply all, which interrupts what an earlier run served.
-func (d *Driver) exclude(ctx context.Context, r *round, state map[string]*dataplane.Service, until time.Time) ([]string, error) {
-	maybe := slices.Sorted(maps.Keys(state))
-	for len(maybe) > 0 && time.Now().Before(until) {
-		part := max(len(maybe)/8, 1)
+// exclude is for writers that do not know which service is refused. It leaves out a few of those that it may be, each
+// time others: when the kernel takes the rest, only those few are missing, and only until they are applied, which is next.
+// How few follows from the time that an attempt takes: one by one, where that is quick. When more of them are refused,
+// nothing is left but to begin with nothing and apply all, which interrupts what an earlier run served.
+func (d *Driver) exclude(ctx context.Context, r *round, state map[string]*dataplane.Service, attempt time.Duration) ([]string, error) {
+	attempts := min(max(int(replaceTime/max(attempt, 1)), fewestExclusions), mostExclusions)
+	part := (len(state) + attempts - 1) / attempts
+	for names := range slices.Chunk(slices.Sorted(maps.Keys(state)), part) {
 		rest := maps.Clone(state)
-		for _, name := range maybe[:part] {
+		for _, name := range names {
 			delete(rest, name)
 		}
-		maybe = maybe[part:]
 		if err := d.replaceBy(ctx, r, rest); err == nil {
 			return d.unknown(r), nil
 		} else if ctx.Err() != nil || ofAll(err) {

@@ -16,10 +16,13 @@ import (
 
 // Bounds of a round. A refused transaction costs the kernel about as much as one that it takes.
 const (
-	// replaceTime is for what time a full round looks for services that the kernel refuses, while it does what an earlier
-	// run wrote; searchTime is that of each search after that, while other changes wait.
+	// replaceTime is for what time, about, a full round looks for a service that the kernel refuses, while that does what an
+	// earlier run wrote; searchTime is that of each search after that, while other changes wait.
 	replaceTime = 20 * time.Second
 	searchTime  = 2 * time.Second
+	// fewestExclusions and mostExclusions bound the attempts of a full round, however long they take.
+	fewestExclusions = 8
+	mostExclusions   = 500
 	// mostAttempts is how many transactions the search for refused services takes at most, each time.
 	mostAttempts = 64
 	// mostProbes is how many services are tried again that are known to be refused.
