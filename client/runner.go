@@ -85,7 +85,13 @@ func (r *Runner) RunSink(sink localsink.Sink) {
 
 // RunCmd runs a backend's command, the flags of which are parsed, as Run does, and lets it finish its work.
 func (r *Runner) RunCmd(ctx context.Context, cmd backendcmd.Cmd) error {
-	err := r.Run(ctx, cmd.Sink())
+	err := backendcmd.Prepare(ctx, cmd)
+	if err == nil {
+		err = r.Run(ctx, cmd.Sink())
+	}
+	if errors.Is(err, localsink.ErrStop) {
+		err = nil
+	}
 	if finisher, ok := cmd.(backendcmd.Finisher); ok {
 		err = errors.Join(err, finisher.Finish(ctx))
 	}

@@ -17,10 +17,25 @@ import (
 
 // Cmd is a backend as a command. BindFlags is called first, then, with the flags parsed, Sink, once.
 //
-// A Cmd may also be a Finisher.
+// A Cmd may also be a Preparer and a Finisher.
 type Cmd interface {
 	BindFlags(*pflag.FlagSet)
 	Sink() localsink.Sink
+}
+
+// Preparer is a Cmd that has work to do, or faults to find, before it is fed.
+type Preparer interface {
+	// Prepare is called once, before anything is connected to. After an error the Cmd is not fed; localsink.ErrStop
+	// says that all is done already.
+	Prepare(ctx context.Context) error
+}
+
+// Prepare prepares a Cmd that is a Preparer.
+func Prepare(ctx context.Context, cmd Cmd) error {
+	if p, ok := cmd.(Preparer); ok {
+		return p.Prepare(ctx)
+	}
+	return nil
 }
 
 // Finisher is a Cmd that works on when the last op is handled.

@@ -49,6 +49,9 @@ func toLocalCommand(p *pipeline) *cobra.Command {
 					return err
 				}
 				defer stopProfile()
+				if err := backendcmd.Prepare(ctx, backend); err != nil {
+					return finish(ctx, backend, err)
+				}
 				return p.run(ctx, store.New(), to, backendPart{backend})
 			}))
 	}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
@@ -24,8 +25,8 @@ import (
 // Cmd is the part of a backend's command that all have. Its life:
 //
 //  1. New, BindFlags, and once the flags are parsed Validate.
-//  2. The first request of the Sink's starts it: it looks whether the node can forward, and at the node's addresses.
-//     With --cleanup, or when something is wrong, that is the end already.
+//  2. Prepare starts it (or else the first request of the Sink's): it looks whether the node can forward, and at the
+//     node's addresses. With --cleanup, or when something is wrong, that is the end already.
 //  3. The first whole state replaces what earlier runs wrote; what changes later is written as it comes.
 //  4. Finish ends it.
 type Cmd struct {
@@ -81,6 +82,7 @@ func New(spec Spec) *Cmd {
 
 var _ interface {
 	backendcmd.Cmd
+	backendcmd.Preparer
 	backendcmd.Finisher
 } = &Cmd{}
 
@@ -105,25 +107,30 @@ func (c *Cmd) Collectors() []prometheus.Collector {
 // Ready tells why the kernel is not as it should be, or nil.
 func (c *Cmd) Ready() error { return c.Options.Ready() }
 
+// Prepare implements backendcmd.Preparer.
+func (c *Cmd) Prepare(context.Context) error {
+	if c.ended == nil && c.session == nil {
+		c.ended = c.start()
+	}
+	return c.ended
+}
+
 // Sink implements backendcmd.Cmd.
 func (c *Cmd) Sink() localsink.Sink {
 	s := changes.New(&c.sink, c.update)
-	s.AllEndpoints = c.spec.AllEndpoints
+	s.AllEndpoints, s.TriggerTimes = c.spec.AllEndpoints, true
 	return &sink{s, c}
 }
 
-// sink starts the backend before the first request, and ends the client when the backend has ended.
+// sink starts the backend before the first request, if nobody did, and ends the client when the backend has ended.
 type sink struct {
 	*changes.Sink
 	cmd *Cmd
 }
 
 func (s *sink) WaitRequest() (string, error) {
-	if s.cmd.ended == nil && s.cmd.session == nil {
-		s.cmd.ended = s.cmd.start()
-	}
-	if s.cmd.ended != nil {
-		return "", s.cmd.ended
+	if err := s.cmd.Prepare(context.Background()); err != nil {
+		return "", err
 	}
 	return s.Sink.WaitRequest()
 }
@@ -172,7 +179,7 @@ func (c *Cmd) update(list []changes.Change) error {
 	if c.ended != nil {
 		return c.ended
 	}
-	c.core.update(list, c.session.Update)
+	c.core.update(list, func(changes []dataplane.Change) { c.session.UpdateSince(changes, triggers(list)) })
 	if c.spec.Observe != nil {
 		c.spec.Observe(list)
 	}
@@ -186,6 +193,21 @@ func (c *Cmd) update(list []changes.Change) error {
 		}
 	}
 	return c.ended
+}
+
+// triggers are the times when what made services change happened, as far as they are known.
+func triggers(list []changes.Change) map[string]time.Time {
+	var times map[string]time.Time
+	for _, c := range list {
+		if c.TriggeredAt.IsZero() {
+			continue
+		}
+		if times == nil {
+			times = map[string]time.Time{}
+		}
+		times[c.Item.Service.NamespacedName()] = c.TriggeredAt
+	}
+	return times
 }
 
 // Finish implements backendcmd.Finisher.
