@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package process is what the binaries of kpng share: how they end, log, tell their version and show their metrics.
-// Programs outside of this repository use package client alone.
+// Programs outside of this repository use package client, or backends/dataplane, which brings it along.
 package process
 
 import (
