@@ -45,10 +45,11 @@ func (w *Writer) committed(before uint32, d *delta, add, del elementLists) {
 // Check is [dataplane.Writer]'s. Nothing has to be looked at while nobody changed any nftables rule. After that there must
 // be as many chains, sets and rules as there were, and, where the kernel tells, elements of each set (since Linux 6.16);
 // and the rules must read as they did when nobody else had changed any yet.
-func (w *Writer) Check(context.Context) (bool, error) {
+func (w *Writer) Check(ctx context.Context) (bool, error) {
 	if err := w.open(); err != nil {
 		return false, err
 	}
+	w.passForward(ctx)
 	const attempts = 3
 	for range attempts {
 		now := generation(w.conn)

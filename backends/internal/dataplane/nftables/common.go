@@ -4,6 +4,7 @@ package nftables
 
 import (
 	"fmt"
+	"slices"
 
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
 )
@@ -54,23 +55,27 @@ func (c choice) name() string {
 // with at most a third of the numbers missing, no target gets 1.3 percent less than its part.
 const draws = 4
 
+// moduli are below what numbers are drawn, one after the other.
+func (c choice) moduli() []int {
+	var all []int
+	if c.least < c.most {
+		all = slices.Repeat([]int{c.most}, draws)
+	}
+	all = append(all, c.least)
+	if c.least > 1 {
+		all = append(all, 1) // for a packet that is here while targets go away
+	}
+	return all
+}
+
 func (c choice) rules(o dataplane.Options) []rule {
 	rules := []rule{{setMark("ct", o.ConnMark)}}
-	below := func(n int) {
-		r := rule{c.dnat(n)}
-		if c.protocol != dataplane.Any { // nft wants to know that there are ports
-			r = rule{l4proto(c.protocol), c.dnat(n)}
+	for _, n := range c.moduli() {
+		if c.protocol == dataplane.Any {
+			rules = append(rules, rule{c.dnat(n)})
+		} else { // nft wants to know that there are ports
+			rules = append(rules, rule{l4proto(c.protocol), c.dnat(n)})
 		}
-		rules = append(rules, r)
-	}
-	if c.least < c.most {
-		for range draws {
-			below(c.most)
-		}
-	}
-	below(c.least)
-	if c.least > 1 {
-		below(1) // a packet that is here while targets go away
 	}
 	return append(rules, rule{drop})
 }

@@ -29,7 +29,8 @@ type delta struct {
 
 // size is how much there is of what is not elements.
 type size struct {
-	// objects are the chains and sets; affinity are those sets that are for affinity.
+	// objects are the chains and the sets, as the kernel counts a table's: without those of rules. affinity are the sets for
+	// affinity.
 	objects, rules, affinity int
 }
 
@@ -37,17 +38,10 @@ func (s *size) plus(t size) size {
 	return size{s.objects + t.objects, s.rules + t.rules, s.affinity + t.affinity}
 }
 
-// chain counts a chain, its rules and the sets that belong to them, as added or, with -1, as removed.
+// chain counts a chain as added or, with -1, as removed.
 func (s *size) chain(rules []rule, by int) {
 	s.objects += by
-	for _, r := range rules {
-		s.rules += by
-		for i := range r {
-			if r[i].set != nil {
-				s.objects += by
-			}
-		}
-	}
+	s.rules += by * len(rules)
 }
 
 // commented is a chain with a comment in its first rule.

@@ -75,7 +75,7 @@ func (w *Writer) there(look bool) (sets, chains []string, err error) {
 			chains = append(chains, nameOf(a, unix.NFTA_CHAIN_NAME))
 		}
 	}
-	only := number(find(answers[0], unix.NFTA_TABLE_USE)) == uint32(len(all)+len(chains))
+	only := number(find(answers[0], unix.NFTA_TABLE_USE)) == uint32(len(sets)+len(chains))
 	if !only || number(find(answers[0], unix.NFTA_TABLE_FLAGS)) != 0 {
 		return nil, nil, nil
 	}

@@ -45,11 +45,15 @@ func send(c *netlink.Conn, batch []byte) error {
 	return err
 }
 
-// ask the kernel for something of a table, or with dump for all of a kind. Answers are attributes.
+// ask the kernel for something of a table of our family, or with dump for all of a kind. Answers are attributes.
 func ask(c *netlink.Conn, typ uint16, flags netlink.HeaderFlags, question attributes) ([][]byte, error) {
+	return askFamily(c, unix.NFPROTO_INET, typ, flags, question)
+}
+
+func askFamily(c *netlink.Conn, family byte, typ uint16, flags netlink.HeaderFlags, question attributes) ([][]byte, error) {
 	replies, err := c.Execute(netlink.Message{
 		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | typ), Flags: netlink.Request | flags},
-		Data:   append([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0}, question...),
+		Data:   append([]byte{family, unix.NFNETLINK_V0, 0, 0}, question...),
 	})
 	if err != nil {
 		return nil, err

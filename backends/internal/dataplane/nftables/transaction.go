@@ -72,7 +72,7 @@ func (t *transaction) addBase(b base) {
 	t.number(unix.NFTA_HOOK_HOOKNUM, b.hook)
 	t.number(unix.NFTA_HOOK_PRIORITY, uint32(b.priority))
 	t.close(hook)
-	t.number(unix.NFTA_CHAIN_POLICY, 1) // NF_ACCEPT
+	t.number(unix.NFTA_CHAIN_POLICY, policyAccept)
 	t.text(unix.NFTA_CHAIN_TYPE, b.typ)
 }
 

@@ -26,15 +26,20 @@
 // What a service becomes is computed by [renderer], which is pure, and forgotten when it is written: it can be computed again
 // from the model. Nothing is read from the kernel to make a change. A Replace keeps the affinity sets that are wanted, with
 // the clients in them, and has everything else anew.
+//
+// A drop in another table is final in nftables. Where that is the policy of FORWARD in iptables, of either flavor, there is a
+// rule of ours as well: see [iptables.Forward].
 package nftables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/mdlayher/netlink"
 
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
+	"sigs.k8s.io/kpng/backends/internal/dataplane/iptables"
 )
 
 // Writer is a [dataplane.Writer]. It works in the network namespace of the thread that calls it first.
@@ -43,6 +48,7 @@ type Writer struct {
 	layout  *layout
 	uses    uses
 	state   state
+	forward *iptables.Forward
 	conn    *netlink.Conn // opened when needed
 	written int
 }
@@ -55,7 +61,7 @@ func New(opts dataplane.Options) (*Writer, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)
 	}
-	w := &Writer{opts: opts, layout: layoutOf(opts)}
+	w := &Writer{opts: opts, layout: layoutOf(opts), forward: iptables.NewForward(opts)}
 	w.forget()
 	return w, nil
 }
@@ -72,7 +78,7 @@ func (w *Writer) forget() {
 }
 
 // Replace is [dataplane.Writer]'s.
-func (w *Writer) Replace(_ context.Context, services []*dataplane.Service) error {
+func (w *Writer) Replace(ctx context.Context, services []*dataplane.Service) error {
 	add := elementLists{}
 	d := newDelta(w.opts, func(e *element) { add.add(e, false) }, nil)
 	for _, s := range services {
@@ -92,6 +98,7 @@ func (w *Writer) Replace(_ context.Context, services []*dataplane.Service) error
 		w.forget()
 		w.uses.add(d.uses)
 		w.committed(before, d, add, nil)
+		w.passForward(ctx)
 	})
 }
 
@@ -113,11 +120,15 @@ func (w *Writer) Apply(_ context.Context, changes []dataplane.Change) error {
 }
 
 // Cleanup is [dataplane.Writer]'s.
-func (w *Writer) Cleanup(context.Context) error {
-	return w.transact(func(t *transaction) error {
+func (w *Writer) Cleanup(ctx context.Context) error {
+	err := w.transact(func(t *transaction) error {
 		t.removeTable()
 		return nil
 	}, func(uint32) { w.forget() })
+	if other := w.forward.Remove(ctx); other != nil {
+		err = errors.Join(err, fmt.Errorf("nftables: cleanup: %w", other))
+	}
+	return err
 }
 
 // transact makes one transaction. When it is made, done is called with the generation before it.

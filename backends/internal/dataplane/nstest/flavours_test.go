@@ -48,7 +48,8 @@ func nftablesFlavour() flavour {
 			"iptables-nft -t nat -A POSTROUTING -p tcp --dport 1 -j MASQUERADE",
 			"ip6tables-nft -t filter -A FORWARD -p tcp --dport 1 -j DROP",
 		},
-		dump: []string{"nft list ruleset"},
+		dump:       []string{"nft list ruleset"},
+		dropByRule: []string{"iptables-nft -P FORWARD DROP", "ip6tables-nft -P FORWARD DROP", "iptables-legacy -P FORWARD DROP", "ip6tables-legacy -P FORWARD DROP"},
 	}
 }
 
