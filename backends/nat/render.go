@@ -78,7 +78,9 @@ func (r *renderer) port(v6 bool, p port, endpoints []endpoint) {
 	if p.nodePort != 0 {
 		p.number = p.nodePort
 		f := r.external(dataplane.NodePort, unspecified(v6), p, b)
-		f.Masquerade = dataplane.Remote
+		if f.Local == nil { // else pods of other nodes would get through what the policy keeps from outside
+			f.Masquerade = dataplane.Remote
+		}
 		r.add(f)
 	}
 }
