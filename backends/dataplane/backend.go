@@ -90,7 +90,7 @@ func (b Backend) New() Cmd {
 	spec := proxy.Spec{
 		Owner: b.Name, Flags: b.Flags, Preferred: b.Preferred, AllEndpoints: b.AllEndpoints,
 		Dataplane: b.Options, Start: b.Start, Observe: b.Observe,
-		Rules: func() proxy.Rules { return b.rules() },
+		Rules: b.rules,
 	}
 	if spec.Flags == nil {
 		spec.Flags = noFlags{}
