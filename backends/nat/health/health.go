@@ -45,6 +45,7 @@ type node struct {
 	LastUpdated  time.Time `json:"lastUpdated"`
 	CurrentTime  time.Time `json:"currentTime"`
 	NodeEligible bool      `json:"nodeEligible"`
+	Healthy      bool      `json:"healthy"`
 }
 
 // Node handles /healthz and /livez as kube-proxy does. healthy tells whether the node's rules are true; it is asked at
@@ -52,8 +53,8 @@ type node struct {
 func Node(healthy func() bool) http.Handler {
 	mux := http.NewServeMux()
 	handle := func(w http.ResponseWriter, _ *http.Request) {
-		now := time.Now()
-		writeJSON(w, healthy(), node{LastUpdated: now, CurrentTime: now, NodeEligible: true})
+		now, ok := time.Now(), healthy()
+		writeJSON(w, ok, node{LastUpdated: now, CurrentTime: now, NodeEligible: true, Healthy: ok})
 	}
 	mux.HandleFunc("/healthz", handle)
 	mux.HandleFunc("/livez", handle)

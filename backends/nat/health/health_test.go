@@ -144,6 +144,7 @@ func TestNode(t *testing.T) {
 			var body map[string]any
 			require.NoError(t, json.Unmarshal(w.Body.Bytes(), &body))
 			require.Equal(t, true, body["nodeEligible"])
+			require.Equal(t, healthy, body["healthy"])
 			require.Contains(t, body, "lastUpdated")
 			require.Contains(t, body, "currentTime")
 		}

@@ -46,6 +46,7 @@ func cases() *table {
 		{"terminating endpoints", terminatingEndpoints},
 		{"not ready", notReady},
 		{"source ranges", sourceRanges},
+		{"session affinity", affinity},
 		{"hints", hints},
 	} {
 		t.kind = c.name
@@ -257,6 +258,13 @@ func sourceRanges(t *table) {
 	t.ask("n1-c", inside, inside.loadBalancerIP, silence)
 	t.ask("n1", inside, inside.loadBalancerIP, by{"n1-a": "n1"})
 
+	half := t.service("ranges-half", spec{outside: true, endpoints: at("n1-a"), change: func(s *corev1.ServiceSpec) {
+		s.LoadBalancerSourceRanges = []string{nstest.Only(v4.Addr("client")).String()}
+	}})
+	t.ask("client", half, half.loadBalancerIP, by{"n1-a": "client"}).only(v4).with(kubeProxy, hidesClients, by{"n1-a": "n1"})
+	t.ask("n1-b", half, half.loadBalancerIP, silence).only(v4)
+	t.ask("client", half, half.loadBalancerIP, silence).only(v6).with(kubeProxy, halfRanges, by{"n1-a": "n1"})
+
 	local := t.service("ranges-local", spec{
 		outside: true, endpoints: at("n1-a"),
 		change: func(s *corev1.ServiceSpec) { externalLocal(s); ranges("client")(s) },
@@ -265,14 +273,25 @@ func sourceRanges(t *table) {
 	t.ask("n2-b", local, local.loadBalancerIP, silence)
 }
 
+func affinity(t *table) {
+	s := t.service("affinity", spec{outside: true, endpoints: at("n1-a", "n2-a"), change: func(s *corev1.ServiceSpec) {
+		s.SessionAffinity = corev1.ServiceAffinityClientIP
+	}})
+	t.ask("n1-b", s, s.clusterIP, sticky{by{"n1-a": "n1-b", "n2-a": "n1-b"}})
+	t.ask("n1", s, s.clusterIP, sticky{by{"n1-a": "n1", "n2-a": "n1"}})
+	for _, to := range s.fromOutside() {
+		t.ask("client", s, to, sticky{by{"n1-a": "client", "n2-a": "n1"}}).with(kubeProxy, hidesClients, sticky{by{"n1-a": "n1", "n2-a": "n1"}})
+	}
+}
+
 // hints keep traffic near where all endpoints have them.
 func hints(t *table) {
 	zone := func(pod, zone string) endpoint { return endpoint{pod: pod, zones: []string{zone}} }
-	zones := t.service("zones", spec{outside: true, endpoints: []endpoint{zone("n1-a", "zone-a"), zone("n2-a", "zone-b")}})
+	zones := t.service("zones", spec{late: true, outside: true, endpoints: []endpoint{zone("n1-a", "zone-a"), zone("n2-a", "zone-b")}})
 	t.ask("n1-b", zones, zones.clusterIP, by{"n1-a": "n1-b"})
 	t.ask("client", zones, zones.externalIP, by{"n1-a": "client"}).with(kubeProxy, hidesClients, by{"n1-a": "n1"})
 
-	nodes := t.service("nodes", spec{endpoints: []endpoint{
+	nodes := t.service("nodes", spec{late: true, endpoints: []endpoint{
 		{pod: "n1-a", zones: []string{"zone-a"}, nodes: []string{"n1"}},
 		{pod: "n1-b", zones: []string{"zone-a"}, nodes: []string{"n2"}},
 	}})

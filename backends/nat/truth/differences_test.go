@@ -13,5 +13,6 @@ const (
 	farNodePort   reason = "Node ports of policy Local from pods of other nodes"
 	onLoopback    reason = "Node ports on the loopback"
 	nodeUnrefused reason = "The node itself and addresses without endpoints"
+	perFamily     reason = "The node's health page"
 	unknownPort   reason = "Ports that a cluster IP does not have"
 )

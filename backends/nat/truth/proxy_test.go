@@ -58,7 +58,7 @@ func kpng(flags ...string) func(string) []string {
 	return func(string) []string {
 		return append([]string{
 			kpngProgram(), "kube", "--kubeconfig=" + api.Kubeconfig, "to-local", "to-nat",
-			"--node-name=n1", "--cluster-cidr=" + podCIDRs,
+			"--node-name=n1", "--cluster-cidr=" + podCIDRs, "--healthz-listen=0.0.0.0:10256",
 		}, flags...)
 	}
 }
@@ -82,7 +82,7 @@ clientConnection: {kubeconfig: %q}
 clusterCIDR: %q
 hostnameOverride: n1
 oomScoreAdj: 0
-healthzBindAddress: 127.0.0.1:10256
+healthzBindAddress: 0.0.0.0:10256
 metricsBindAddress: 127.0.0.1:10249
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 iptables: {minSyncPeriod: 1ms, syncPeriod: 1h}

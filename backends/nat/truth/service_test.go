@@ -58,6 +58,9 @@ func terminating(pods ...string) []endpoint {
 type spec struct {
 	endpoints []endpoint
 	change    func(*corev1.ServiceSpec)
+	// late has it made when the proxies run: kube-proxy with nftables may learn of its own zone after it has written the rules
+	// of Services that go by it, and does not write them again.
+	late bool
 	// outside gives it every address that a service can have: node port, external IP, load balancer's IP.
 	outside bool
 }
@@ -262,10 +265,19 @@ func (s *service) setIngress(ctx context.Context, has bool) error {
 	return api.Do(ctx, http.MethodPatch, servicesPath+"/"+s.name+"/status", map[string]any{"status": map[string]any{"loadBalancer": status}}, nil)
 }
 
-// update changes the Service.
+// update changes the Service, and the ports of its slices.
 func (s *service) update(ctx context.Context, change func(*corev1.ServiceSpec)) error {
 	s.change = change
-	return api.Do(ctx, http.MethodPatch, servicesPath+"/"+s.name, map[string]any{"spec": s.object().Spec}, nil)
+	if err := api.Do(ctx, http.MethodPatch, servicesPath+"/"+s.name, map[string]any{"spec": s.object().Spec}, nil); err != nil {
+		return err
+	}
+	return s.setEndpoints(ctx, s.endpoints)
+}
+
+// setProxy labels the Service as that of another proxy; of none when nil.
+func (s *service) setProxy(ctx context.Context, name *string) error {
+	labels := map[string]any{"service.kubernetes.io/service-proxy-name": name}
+	return api.Do(ctx, http.MethodPatch, servicesPath+"/"+s.name, map[string]any{"metadata": map[string]any{"labels": labels}}, nil)
 }
 
 // setEndpoints writes the slices; those that have nothing left stay, and are empty.

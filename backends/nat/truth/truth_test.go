@@ -26,14 +26,19 @@ type session struct {
 
 func TestTruth(t *testing.T) {
 	r := &session{table: cases()}
+	c := newChanges(r.table)
 	began := time.Now()
-	r.create(t)
+	r.create(t, false)
 	for _, p := range allProxies {
 		r.worlds = append(r.worlds, newWorld(t, p.proxies, p.name, p.args))
 	}
 	r.settle(t)
+	r.create(t, true)
+	r.settle(t)
 	t.Logf("all proxies serve %d Services after %v", len(r.services), time.Since(began))
 	r.each(t, "table", func(t *testing.T, w *world) { w.checkAll(t, r.rows) })
+	r.each(t, "health", r.checkHealth)
+	c.run(t, r)
 }
 
 // each runs a test for each proxy, at the same time.
@@ -51,14 +56,16 @@ func (r *session) each(t *testing.T, name string, test func(*testing.T, *world))
 	t.Logf("%s: %v", name, time.Since(began))
 }
 
-// create makes all Services.
-func (r *session) create(t *testing.T) {
+// create makes the Services that are there when the proxies start, or the late ones.
+func (r *session) create(t *testing.T, late bool) {
 	t.Helper()
 	const atOnce = 8
 	group, ctx := errgroup.WithContext(t.Context())
 	group.SetLimit(atOnce)
 	for _, s := range r.services {
-		group.Go(func() error { return s.create(ctx) })
+		if s.late == late {
+			group.Go(func() error { return s.create(ctx) })
+		}
 	}
 	require.NoError(t, group.Wait())
 }
