@@ -11,6 +11,8 @@ import (
 // address is the state of one address; node ports are on the unspecified ones.
 type address struct {
 	owners map[dataplane.Key]string
+	// firm are the keys that their owners have from the API server.
+	firm map[dataplane.Key]bool
 	// names are those of the owners, sorted, and held how much each has: who asks for the whole address asks for them.
 	names []string
 	held  map[string]int
@@ -19,7 +21,7 @@ type address struct {
 }
 
 func newAddress() *address {
-	return &address{owners: map[dataplane.Key]string{}, held: map[string]int{}, waiting: map[dataplane.Key]map[string]bool{}}
+	return &address{owners: map[dataplane.Key]string{}, firm: map[dataplane.Key]bool{}, held: map[string]int{}, waiting: map[dataplane.Key]map[string]bool{}}
 }
 
 // whole is the key of all of an address.
@@ -57,12 +59,27 @@ func (a *address) own(name string, k dataplane.Key) {
 
 func (a *address) disown(name string, k dataplane.Key) {
 	delete(a.owners, k)
+	delete(a.firm, k)
 	if a.held[name]--; a.held[name] > 0 {
 		return
 	}
 	delete(a.held, name)
 	if i, found := slices.BinarySearch(a.names, name); found {
 		a.names = slices.Delete(a.names, i, i+1)
+	}
+}
+
+// evict takes what stands in the way of a key from those who do not have it from the API server, and names them.
+func (a *address) evict(name string, k dataplane.Key, touched map[string]bool) {
+	if k.IP.IsUnspecified() {
+		return // node ports are nothing else, and many
+	}
+	for key, owner := range a.owners {
+		if owner == name || a.firm[key] || (key != k && key != whole(k) && k != whole(k)) {
+			continue
+		}
+		a.disown(owner, key)
+		touched[owner] = true
 	}
 }
 

@@ -3,6 +3,9 @@
 // Package claims decides who has a frontend that several Services want: the first that came, for as long as it wants
 // it. Of several that come at once (as all do at start) it is the first by name, whatever order they come in, so every
 // node decides alike. An address claimed for any protocol is claimed whole: ports of it are another Service's no more.
+//
+// What the API server gave out, cluster IPs and node ports, is its Service's before all that somebody wrote into another
+// one: an external IP that is another Service's cluster IP must not take its traffic (CVE-2020-8554).
 package claims
 
 import (
@@ -45,6 +48,9 @@ func (t *Table) Update(changes []dataplane.Change) ([]dataplane.Change, []Refusa
 	for _, c := range changes {
 		touched[c.Name()] = true
 		t.want(c.Name(), c.New, touched)
+	}
+	for _, name := range slices.Sorted(maps.Keys(touched)) {
+		t.seize(name, touched)
 	}
 	var out []dataplane.Change
 	var refused []Refusal
@@ -97,6 +103,35 @@ func (t *Table) release(name string, k dataplane.Key, keep map[dataplane.Key]boo
 	}
 }
 
+// seize hands a Service what the API server gave it, and names those who lose it.
+func (t *Table) seize(name string, touched map[string]bool) {
+	want := t.wanted[name]
+	if want == nil {
+		return
+	}
+	for i := range want.Frontends {
+		f := &want.Frontends[i]
+		if f.Kind != dataplane.ClusterIP && f.Kind != dataplane.NodePort {
+			continue
+		}
+		a := t.address(f.IP)
+		a.evict(name, f.Key(), touched)
+		if a.taken(name, f.Key()) == "" {
+			a.own(name, f.Key())
+			a.firm[f.Key()] = true
+		}
+	}
+}
+
+func (t *Table) address(ip netip.Addr) *address {
+	a := t.addrs[ip]
+	if a == nil {
+		a = newAddress()
+		t.addrs[ip] = a
+	}
+	return a
+}
+
 // give hands a Service what it wants and may have.
 func (t *Table) give(name string) (*dataplane.Service, []Refusal) {
 	want := t.wanted[name]
@@ -123,11 +158,7 @@ func (t *Table) give(name string) (*dataplane.Service, []Refusal) {
 
 // claim tells who has the key, which is the caller if nobody had it.
 func (t *Table) claim(name string, k dataplane.Key) (owner string) {
-	a := t.addrs[k.IP]
-	if a == nil {
-		a = newAddress()
-		t.addrs[k.IP] = a
-	}
+	a := t.address(k.IP)
 	if a.stopWaiting(name, k) {
 		t.conflicts--
 	}

@@ -49,6 +49,15 @@ func service(name string, keys ...dataplane.Key) *dataplane.Service {
 
 func wants(name string, keys ...dataplane.Key) change { return change{New: service(name, keys...)} }
 
+// gives: the API server gave these to the service.
+func gives(name string, keys ...dataplane.Key) change {
+	c := wants(name, keys...)
+	for i := range c.New.Frontends {
+		c.New.Frontends[i].Kind = dataplane.ClusterIP
+	}
+	return c
+}
+
 func leaves(name string) change { return change{Old: &dataplane.Service{Name: name}} }
 
 // owners is who has what, as the table told it over time.
@@ -112,6 +121,14 @@ func TestUpdate(t *testing.T) {
 			owners{"a": keys{all(x)}}, nil, 0},
 		{"all of an address is let go", [][]change{{wants("a", all(x))}, {wants("c", tcp(x, 80)), wants("b", tcp(x, 81)), wants("d", all(x))}, {leaves("a")}},
 			owners{"b": keys{tcp(x, 81)}, "c": keys{tcp(x, 80)}}, nil, 1},
+		{"a cluster IP before what another service wants: at once", [][]change{{wants("a", tcp(x, 443)), gives("b", tcp(x, 443))}},
+			owners{"b": keys{tcp(x, 443)}}, []Refusal{{"a", tcp(x, 443), "b"}}, 1},
+		{"a cluster IP that comes later", [][]change{{wants("a", tcp(x, 443), tcp(y, 443))}, {gives("b", tcp(x, 443))}},
+			owners{"a": keys{tcp(y, 443)}, "b": keys{tcp(x, 443)}}, []Refusal{{"a", tcp(x, 443), "b"}}, 1},
+		{"a cluster IP of which another service wants all", [][]change{{wants("a", all(x))}, {gives("b", tcp(x, 443))}, {leaves("b")}},
+			owners{"a": keys{all(x)}}, nil, 0},
+		{"all of a cluster IP, of which another service wants a port", [][]change{{wants("a", tcp(x, 443), tcp(y, 1))}, {gives("b", all(x))}},
+			owners{"a": keys{tcp(y, 1)}, "b": keys{all(x)}}, []Refusal{{"a", tcp(x, 443), "b"}}, 1},
 		{"node ports", [][]change{{wants("b", tcp(node, 30080)), wants("a", tcp(node, 30080), tcp(node, 30081))}, {wants("a", tcp(node, 30081))}},
 			owners{"a": keys{tcp(node, 30081)}, "b": keys{tcp(node, 30080)}}, nil, 0},
 	} {
