@@ -31,28 +31,6 @@ const (
 	refuseAddrs = "REFUSEADDR" // filter: frontends that take all of an address
 )
 
-// hook is a rule in one of the kernel's chains that leads into ours.
-type hook struct {
-	table table
-	chain string // the kernel's
-	rule  rule
-}
-
-// hooks are all of the owner's. They stand before what others have there: what is a frontend of ours must reach us.
-func (c *compiler) hooks() []hook {
-	first := join("-m conntrack --ctstate NEW", jump(c.base(refuse)))
-	to := func(chain string) rule { return join(jump(c.base(chain))) }
-	return []hook{
-		{filter, "INPUT", first},
-		{filter, "FORWARD", first},
-		{filter, "FORWARD", to(forward)},
-		{filter, "OUTPUT", first},
-		{nat, "PREROUTING", to(services)},
-		{nat, "OUTPUT", to(services)},
-		{nat, "POSTROUTING", to(postrouting)},
-	}
-}
-
 // baseChains are the fixed chains of a table in a family, with the rules that are not a Service's.
 func (c *compiler) baseChains(f family, t table) rulesOf {
 	if t == filter {

@@ -59,7 +59,7 @@ var seed = maphash.MakeSeed()
 
 // Check implements dataplane.Writer. As long as nobody but us has changed the tables of the kernel, that is one number
 // a table. Otherwise they are listed once: are all our chains there with all their rules, and do these read as they did
-// when they were listed before?
+// when they were listed before? And are our hooks still before kube-proxy's?
 func (w *Writer) Check(ctx context.Context) (bool, error) {
 	if w.tools == nil {
 		return false, nil
@@ -80,7 +80,7 @@ func (w *Writer) Check(ctx context.Context) (bool, error) {
 				return false, fmt.Errorf("iptables: checking: %w", err)
 			}
 			there := w.parse(listing)
-			if !newWritten(there).equal(w.written[t.family][table]) {
+			if there.misplaced() || !newWritten(there).equal(w.written[t.family][table]) {
 				w.seen = seen{}
 				return false, nil
 			}

@@ -15,11 +15,13 @@ import (
 type tableState struct {
 	chains rulesOf
 	hooks  []hook
+	// spots are where hooks are to stand in the kernel's chains. One that is not named has nobody else's rules.
+	spots map[string]spot
 }
 
 // parse finds what is the owner's in what iptables-save says.
 func (c *compiler) parse(listing string) tableState {
-	s := tableState{chains: rulesOf{}}
+	s := tableState{chains: rulesOf{}, spots: map[string]spot{}}
 	for line := range strings.Lines(listing) {
 		line = strings.TrimRight(line, "\n")
 		if name, isChain := strings.CutPrefix(line, ":"); isChain {
@@ -34,12 +36,15 @@ func (c *compiler) parse(listing string) tableState {
 			continue
 		}
 		chain, r, _ := strings.Cut(text, " ")
-		switch {
-		case c.owns(chain):
+		if c.owns(chain) {
 			s.chains[chain] = append(s.chains[chain], rule(r))
-		case c.owns(rule(r).target()):
+			continue
+		}
+		rank := c.rank(rule(r))
+		if rank == ours {
 			s.hooks = append(s.hooks, hook{chain: chain, rule: rule(r)})
 		}
+		s.spots[chain] = s.spots[chain].pass(rank)
 	}
 	return s
 }
@@ -70,7 +75,7 @@ func transition(t table, from, to tableState) string {
 	for _, chain := range slices.Concat(chains, gone) {
 		fmt.Fprintf(&b, ":%s - [0:0]\n", chain)
 	}
-	writeHooks(&b, from.hooks, to.hooks)
+	writeHooks(&b, from, to)
 	for _, chain := range chains {
 		for _, r := range to.chains[chain] {
 			fmt.Fprintf(&b, "-A %s %s\n", chain, r)
@@ -81,20 +86,4 @@ func transition(t table, from, to tableState) string {
 	}
 	b.WriteString("COMMIT\n")
 	return b.String()
-}
-
-// writeHooks leaves hooks that are right where they are, and removes those that are too many.
-func writeHooks(b *strings.Builder, from, to []hook) {
-	missing := slices.Clone(to)
-	for _, h := range from {
-		i := slices.IndexFunc(missing, func(m hook) bool { return m.chain == h.chain && m.rule == h.rule })
-		if i < 0 {
-			fmt.Fprintf(b, "-D %s %s\n", h.chain, h.rule)
-			continue
-		}
-		missing = slices.Delete(missing, i, i+1)
-	}
-	for _, h := range slices.Backward(missing) {
-		fmt.Fprintf(b, "-I %s 1 %s\n", h.chain, h.rule)
-	}
 }
