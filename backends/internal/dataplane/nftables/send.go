@@ -29,6 +29,15 @@ func dial() (*netlink.Conn, error) {
 
 // send makes a batch happen, all of it or nothing. After an error the socket is not to be used any more.
 func send(c *netlink.Conn, batch []byte) error {
+	if err := post(c, batch); err != nil {
+		return err
+	}
+	_, err := c.Receive()
+	return err
+}
+
+// post sends a batch, and does not wait for answers.
+func post(c *netlink.Conn, batch []byte) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err
@@ -41,8 +50,7 @@ func send(c *netlink.Conn, batch []byte) error {
 	if err = errors.Join(err, sent); err != nil {
 		return fmt.Errorf("sending %d bytes: %w", len(batch), err)
 	}
-	_, err = c.Receive()
-	return err
+	return nil
 }
 
 // ask the kernel for something of a table of our family, or with dump for all of a kind. Answers are attributes.
