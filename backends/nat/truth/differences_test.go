@@ -10,7 +10,6 @@ type reason string
 const (
 	hidesClients  reason = "kube-proxy hides clients that kpng lets pods see"
 	halfRanges    reason = "A family without a source range"
-	farNodePort   reason = "Node ports of policy Local from pods of other nodes"
 	onLoopback    reason = "Node ports on the loopback"
 	nodeUnrefused reason = "The node itself and addresses without endpoints"
 	perFamily     reason = "The node's health page"

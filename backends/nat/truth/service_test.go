@@ -58,9 +58,6 @@ func terminating(pods ...string) []endpoint {
 type spec struct {
 	endpoints []endpoint
 	change    func(*corev1.ServiceSpec)
-	// late has it made when the proxies run: kube-proxy with nftables may learn of its own zone after it has written the rules
-	// of Services that go by it, and does not write them again.
-	late bool
 	// outside gives it every address that a service can have: node port, external IP, load balancer's IP.
 	outside bool
 }

@@ -7,11 +7,13 @@ package truth
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 
 	"sigs.k8s.io/kpng/backends/internal/dataplane/nstest"
 	"sigs.k8s.io/kpng/internal/netlab"
@@ -28,13 +30,12 @@ func TestTruth(t *testing.T) {
 	r := &session{table: cases()}
 	c := newChanges(r.table)
 	began := time.Now()
-	r.create(t, false)
+	r.create(t)
 	for _, p := range allProxies {
 		r.worlds = append(r.worlds, newWorld(t, p.proxies, p.name, p.args))
 	}
 	r.settle(t)
-	r.create(t, true)
-	r.settle(t)
+	r.tellZones(t)
 	t.Logf("all proxies serve %d Services after %v", len(r.services), time.Since(began))
 	r.each(t, "table", func(t *testing.T, w *world) { w.checkAll(t, r.rows) })
 	r.each(t, "health", r.checkHealth)
@@ -56,18 +57,32 @@ func (r *session) each(t *testing.T, name string, test func(*testing.T, *world))
 	t.Logf("%s: %v", name, time.Since(began))
 }
 
-// create makes the Services that are there when the proxies start, or the late ones.
-func (r *session) create(t *testing.T, late bool) {
+// create makes all Services.
+func (r *session) create(t *testing.T) {
 	t.Helper()
 	const atOnce = 8
 	group, ctx := errgroup.WithContext(t.Context())
 	group.SetLimit(atOnce)
 	for _, s := range r.services {
-		if s.late == late {
-			group.Go(func() error { return s.create(ctx) })
-		}
+		group.Go(func() error { return s.create(ctx) })
 	}
 	require.NoError(t, group.Wait())
+}
+
+// tellZones has kube-proxy know its node's zone: when it starts it may miss that, and learns of it at the next change of the
+// node's place.
+func (r *session) tellZones(t *testing.T) {
+	t.Helper()
+	labels := map[string]any{corev1.LabelTopologyRegion: "region"}
+	require.NoError(t, api.Do(t.Context(), http.MethodPatch, "/api/v1/nodes/n1", map[string]any{"metadata": map[string]any{"labels": labels}}, nil))
+	for _, w := range r.worlds {
+		for _, row := range r.rows {
+			if w.proxy&kubeProxy != 0 && row.service.name == "zones" {
+				var err error
+				require.Eventually(t, func() bool { err = w.check(t.Context(), row); return err == nil }, patience, 10*time.Millisecond, "%v", err)
+			}
+		}
+	}
 }
 
 // settle returns when all proxies have all that is on the API server by now. Each kind of object is told of in the order
