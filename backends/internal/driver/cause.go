@@ -48,32 +48,11 @@ func causeOf(err error) cause {
 	}
 }
 
-// blaming is what the errors of a writer may have in their chain, if the writer knows which services the kernel refused.
-// None: it was none of them.
-type blaming interface{ Refused() []string }
-
 // ofAll tells whether an error says nothing about single services: leaving some out would not help.
 func ofAll(err error) bool {
-	var b blaming
-	if errors.As(err, &b) {
-		return len(b.Refused()) == 0
-	}
 	var missing *exec.Error
 	return causeOf(err) == causeTimeout || errors.As(err, &missing) ||
 		isAny(err, unix.EPERM, unix.EACCES, unix.EINTR, unix.EAGAIN, context.Canceled)
-}
-
-// blamed are those of the names that the error says were refused.
-func blamed(err error) map[string]bool {
-	var b blaming
-	if !errors.As(err, &b) {
-		return nil
-	}
-	names := map[string]bool{}
-	for _, name := range b.Refused() {
-		names[name] = true
-	}
-	return names
 }
 
 func isAny(err error, targets ...error) bool {

@@ -46,6 +46,11 @@ func (h hosted) Check(ctx context.Context) (intact bool, err error) {
 	return intact, err
 }
 
+func (h hosted) Refused(ctx context.Context, services []*dataplane.Service) (names []string, err error) {
+	err = h.host.Do(func() (err error) { names, err = h.Writer.Refused(ctx, services); return err })
+	return names, err
+}
+
 func (h hosted) Clean(ctx context.Context, changes []dataplane.Change) (n int, err error) {
 	err = h.host.Do(func() (err error) { n, err = conntrack.Cleaner{}.Clean(ctx, changes); return err })
 	return n, err
@@ -137,7 +142,7 @@ func TestKernelRefusesAtStart(t *testing.T) {
 	all := s.services(n)
 	for _, bad := range []string{"ns/a", "ns/web-050-bad", "ns/z"} {
 		t.Run(bad, func(t *testing.T) {
-			refused := s.contradictory(bad, n)
+			refused, other := s.contradictory(bad, n), s.contradictory("ns/other", n+1)
 			require.NoError(t, refused.New.Validate())
 			before := on(t, s.node)
 			var services []*dataplane.Service
@@ -151,8 +156,10 @@ func TestKernelRefusesAtStart(t *testing.T) {
 			d := newDriver()
 			d.start(w, w, nil)
 			t.Cleanup(d.Stop)
-			d.Update(append(all, refused), nil)
-			require.ErrorContains(t, d.Settle(t.Context()), "service "+bad+": nftables:")
+			d.Update(append(all, refused, other), nil)
+			err := d.Settle(t.Context())
+			require.ErrorContains(t, err, "service "+bad+": nftables:")
+			require.ErrorContains(t, err, "service ns/other: nftables:")
 			asked, err := asking()
 			require.NoError(t, err, "of %d connections", asked)
 			require.NotZero(t, asked)
@@ -163,7 +170,7 @@ func TestKernelRefusesAtStart(t *testing.T) {
 
 			mended := s.services(n + 1)[n]
 			mended.New.Name = bad
-			d.Update([]dataplane.Change{mended}, nil)
+			d.Update([]dataplane.Change{mended, {Old: other.New}}, nil)
 			require.NoError(t, d.Settle(t.Context()))
 			require.NoError(t, s.ask(t.Context(), n))
 		})

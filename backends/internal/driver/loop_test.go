@@ -41,7 +41,6 @@ type kernel struct {
 	services map[string]*dataplane.Service
 	broken   bool
 	forgives bool // nothing is refused any more
-	blames   bool // the errors name the services
 	altered  bool
 	attempts int // transactions, also refused ones
 	replaces int
@@ -51,23 +50,15 @@ type kernel struct {
 	swept    int      // calls of CleanAll that said the services are all
 }
 
-// blame is an error of a kernel that blames.
-type blame struct{ names []string }
-
-func (b *blame) Error() string     { return "refused" }
-func (b *blame) Refused() []string { return b.names }
-
 func (k *kernel) accepts(services ...*dataplane.Service) error {
 	k.attempts++
 	if k.broken {
 		return fmt.Errorf("broken: %w", unix.EPERM)
 	}
-	bad := &blame{}
+	refused := false
 	taken := map[dataplane.Key]string{}
 	for _, s := range services {
-		if strings.Contains(s.Name, "bad") && !k.forgives {
-			bad.names = append(bad.names, s.Name)
-		}
+		refused = refused || k.refuses(s)
 		for i := range s.Frontends {
 			if by, twice := taken[s.Frontends[i].Key()]; twice {
 				panic(by + " and " + s.Name + " have the same frontend")
@@ -75,14 +66,28 @@ func (k *kernel) accepts(services ...*dataplane.Service) error {
 			taken[s.Frontends[i].Key()] = s.Name
 		}
 	}
-	switch {
-	case bad.names == nil:
-		return nil
-	case k.blames:
-		return bad
-	default:
+	if refused {
 		return fmt.Errorf("refused: %w", unix.EINVAL)
 	}
+	return nil
+}
+
+func (k *kernel) refuses(s *dataplane.Service) bool {
+	return strings.Contains(s.Name, "bad") && !k.forgives
+}
+
+// knowing is a kernel that can be asked.
+type knowing struct{ *kernel }
+
+func (k knowing) Refused(_ context.Context, services []*dataplane.Service) (names []string, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, s := range services {
+		if k.refuses(s) {
+			names = append(names, s.Name)
+		}
+	}
+	return names, nil
 }
 
 func (k *kernel) Replace(_ context.Context, services []*dataplane.Service) error {

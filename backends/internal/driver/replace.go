@@ -6,6 +6,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -27,28 +28,39 @@ func (d *Driver) replace(ctx context.Context, r *round) ([]string, error) {
 		if err == nil {
 			return d.unknown(r), nil
 		}
+		took := time.Since(start)
 		if ctx.Err() != nil || ofAll(err) || len(state) == 0 {
 			return nil, err
 		}
-		found := false
-		for name := range blamed(err) {
-			switch s := state[name]; {
-			case s == nil:
-				continue
-			case s == r.desired[name]:
-				d.refuse(r, name, err)
-				if d.written[name] != nil && d.written[name] != s {
-					before[name] = d.written[name]
-				}
-			default:
-				delete(before, name)
-			}
-			found = true
+		names, all := d.wouldRefuse(ctx, values(state))
+		if all != nil {
+			return nil, errors.Join(err, all)
 		}
-		if !found || r.attempts == mostAttempts {
-			return d.exclude(ctx, r, state, time.Since(start))
+		if !d.leaveOut(r, names, state, before, err) || r.attempts == mostAttempts {
+			return d.exclude(ctx, r, state, took)
 		}
 	}
+}
+
+// leaveOut notes that services of the state are refused, and tells whether there are any. Those that have another good state
+// before get that one; if that is what was refused, none.
+func (d *Driver) leaveOut(r *round, names map[string]bool, state, before map[string]*dataplane.Service, err error) (found bool) {
+	for name := range names {
+		s := state[name]
+		if s == nil {
+			continue
+		}
+		found = true
+		if s != r.desired[name] {
+			delete(before, name)
+			continue
+		}
+		d.refuse(r, name, err)
+		if d.written[name] != nil && d.written[name] != s {
+			before[name] = d.written[name]
+		}
+	}
+	return found
 }
 
 // lastGood is what is desired, but for services that are not to be tried now: they stay as they were before, if that

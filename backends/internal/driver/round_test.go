@@ -65,18 +65,20 @@ func value(t *testing.T, m prometheus.Metric) float64 {
 func TestRestart(t *testing.T) {
 	good, bad := numbered("good", mostExclusions-1), []string{"bad-a", "good-0100-bad", "very-bad"}
 	tests := map[string]struct {
-		blames   bool
+		knows    bool
 		bad      []string
 		attempts int
 	}{
-		"the writer blames":           {blames: true, bad: bad, attempts: 2},
 		"it does not":                 {bad: bad[1:2], attempts: 102 + 2},
 		"it does not, and it is last": {bad: bad[2:], attempts: 501 + 2},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			k := &kernel{blames: test.blames, services: earlier(good...)}
+			k := &kernel{services: earlier(good...)}
 			m := byHand(k)
+			if test.knows {
+				m.writer = knowing{k}
+			}
 			m.round(t, false, set(slices.Concat(good, test.bad)...)...)
 			k.requireHas(t, good...)
 			require.Zero(t, k.missing, "interrupted")
@@ -156,6 +158,20 @@ func TestManyRefused(t *testing.T) {
 	require.Equal(t, mostProbes+1, k.attempts, "when some are taken, the others may be, too")
 	require.Len(t, k.has(), 1002)
 	require.Equal(t, 1, k.swept, "now that all are written")
+}
+
+// TestManyRefusedKnown: a writer that knows needs no search.
+func TestManyRefusedKnown(t *testing.T) {
+	k := &kernel{}
+	m := byHand(k)
+	m.writer = knowing{k}
+	m.round(t, false)
+	k.attempts = 0
+	bad := numbered("bad", 1000)
+	m.round(t, false, set(append(bad, "good")...)...)
+	require.Equal(t, 2, k.attempts)
+	require.Equal(t, bad, slices.Sorted(maps.Keys(m.refused)))
+	k.requireHas(t, "good")
 }
 
 // TestLastGoodState: what the kernel has of a service stays when it refuses the service's change; but not where that
@@ -280,8 +296,6 @@ func TestCauses(t *testing.T) {
 		{missing, causeTool, true},
 		{unix.EPERM, causeOther, true},
 		{errors.New("?"), causeOther, false},
-		{&blame{}, causeOther, true},
-		{errors.Join(unix.EINVAL, &blame{[]string{"a"}}), causeRefused, false},
 	}
 	for _, test := range tests {
 		err := fmt.Errorf("writer: %w", test.err)

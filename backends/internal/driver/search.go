@@ -13,11 +13,32 @@ import (
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
 )
 
-// search writes changes. A part that the kernel refuses is tried without the services that the writer blames; if it
-// blames none, in halves, down to the service that is refused. The larger parts come first. What the attempts do not
+// oracle is a writer that can find out which services the kernel would refuse, without changing anything. It may not know
+// of some. The error says that not even the empty state is taken, or that the kernel cannot be asked.
+type oracle interface {
+	Refused(ctx context.Context, services []*dataplane.Service) (names []string, err error)
+}
+
+// wouldRefuse is what the writer knows of that, if it is one that knows.
+func (d *Driver) wouldRefuse(ctx context.Context, services []*dataplane.Service) (map[string]bool, error) {
+	o, ok := d.writer.(oracle)
+	if !ok || len(services) == 0 {
+		return nil, nil
+	}
+	list, err := o.Refused(ctx, services)
+	names := make(map[string]bool, len(list))
+	for _, name := range list {
+		names[name] = true
+	}
+	return names, err
+}
+
+// search writes changes. A part that the kernel refuses is tried without the services that the writer finds out; if it
+// finds none, in halves, down to the service that is refused. The larger parts come first. What the attempts do not
 // suffice for is left for a later round, as suspects. An error is about all services.
 func (d *Driver) search(ctx context.Context, r *round, attempts int, parts ...[]dataplane.Change) error {
 	until := time.Now().Add(searchTime)
+	asked := false
 	for i := 0; len(parts) > 0 && i < attempts && (i == 0 || time.Now().Before(until)); {
 		part := parts[0]
 		parts = parts[1:]
@@ -38,33 +59,49 @@ func (d *Driver) search(ctx context.Context, r *round, attempts int, parts ...[]
 			}
 			r.looked = true
 		}
-		if ofAll(err) {
+		switch {
+		case ofAll(err):
 			return err
+		case len(part) == 1:
+			d.refuse(r, part[0].Name(), err)
+			continue
+		case !asked:
+			asked = true
+			parts = append(parts, d.withoutRefused(ctx, r, part, err)...)
+		default:
+			parts = append(parts, halves(part)...)
 		}
-		parts = append(parts, d.divide(r, part, err)...)
 	}
 	d.suspect(r, parts)
 	return nil
 }
 
-// divide a part that was refused into what is to be tried next.
-func (d *Driver) divide(r *round, part []dataplane.Change, err error) [][]dataplane.Change {
-	if len(part) == 1 {
-		d.refuse(r, part[0].Name(), err)
-		return nil
-	}
-	names := blamed(err)
-	rest := slices.DeleteFunc(slices.Clone(part), func(c dataplane.Change) bool { return names[c.Name()] })
-	if len(rest) != len(part) {
-		for _, c := range part {
-			if names[c.Name()] {
-				d.refuse(r, c.Name(), err)
-			}
-		}
-		return [][]dataplane.Change{rest}
-	}
+func halves(part []dataplane.Change) [][]dataplane.Change {
 	half := len(part) / 2
 	return [][]dataplane.Change{part[:half], part[half:]}
+}
+
+// withoutRefused is the part without the services that the writer finds out, or else its halves.
+func (d *Driver) withoutRefused(ctx context.Context, r *round, part []dataplane.Change, err error) [][]dataplane.Change {
+	var services []*dataplane.Service
+	for _, c := range part {
+		if c.New != nil {
+			services = append(services, c.New)
+		}
+	}
+	names, unknown := d.wouldRefuse(ctx, services)
+	if unknown != nil || len(names) == 0 {
+		return halves(part)
+	}
+	rest := make([]dataplane.Change, 0, len(part))
+	for _, c := range part {
+		if names[c.Name()] {
+			d.refuse(r, c.Name(), err)
+		} else {
+			rest = append(rest, c)
+		}
+	}
+	return [][]dataplane.Change{rest}
 }
 
 // suspect leaves the rest of a search for a later round. Those that were known to be refused stay just that.
