@@ -7,7 +7,7 @@ package nftables_test
 import (
 	"fmt"
 	"net/netip"
-	"os"
+	"runtime"
 	"testing"
 
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
@@ -35,32 +35,78 @@ func numbered(i, targets int) *dataplane.Service {
 	return s
 }
 
-func BenchmarkFullSync(b *testing.B) {
-	all := many(5000)
-	h := netlab.ForTest(b).Host("node")
-	w := newWriter(b)
-	for b.Loop() {
-		must(b, h.Do(func() error { return w.Replace(b.Context(), all) }))
-	}
-}
+var sizes = []int{50, 5000, 20000}
 
-// BenchmarkChange takes a target from a service and gives it back. KPNG_BENCH_LARGE=1 adds 20,000 services, which
-// the kernel needs minutes to take in at first.
-func BenchmarkChange(b *testing.B) {
-	sizes := []int{50, 5000, 20000}
-	if os.Getenv("KPNG_BENCH_LARGE") != "" {
-		sizes = append(sizes, 20000)
-	}
+// BenchmarkFullSync replaces everything by the same. The heap is what the writer keeps.
+func BenchmarkFullSync(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			all := many(n)
 			h := netlab.ForTest(b).Host("node")
 			w := newWriter(b)
-			must(b, h.Do(func() error { return w.Replace(b.Context(), all) }))
-			change := dataplane.Change{Old: numbered(n/2, 10), New: numbered(n/2, 9)}
+			before := heap()
 			for b.Loop() {
-				must(b, h.Do(func() error { return w.Apply(b.Context(), []dataplane.Change{change}) }))
-				change.Old, change.New = change.New, change.Old
+				must(b, h.Do(func() error { return w.Replace(b.Context(), all) }))
+			}
+			b.ReportMetric(float64(heap()-before)/(1<<20), "heap-MB")
+			runtime.KeepAlive(w)
+			runtime.KeepAlive(all)
+		})
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// BenchmarkChange makes a change among many services and takes it back. A target that comes or goes is a change of elements,
+// unless the number of targets takes another chain; then the kernel walks through all frontends.
+func BenchmarkChange(b *testing.B) {
+	for _, change := range []struct {
+		name string
+		of   func(i int) dataplane.Change
+	}{
+		{"target", func(i int) dataplane.Change { return dataplane.Change{Old: numbered(i, 10), New: numbered(i, 9)} }},
+		{"step", func(i int) dataplane.Change { return dataplane.Change{Old: numbered(i, 9), New: numbered(i, 8)} }},
+		{"service", func(i int) dataplane.Change { return dataplane.Change{Old: numbered(i, 10)} }},
+	} {
+		for _, n := range sizes {
+			b.Run(fmt.Sprintf("%s/%d", change.name, n), func(b *testing.B) {
+				all, c := many(n), change.of(n/2)
+				all[n/2] = c.Old
+				h := netlab.ForTest(b).Host("node")
+				w := newWriter(b)
+				must(b, h.Do(func() error { return w.Replace(b.Context(), all) }))
+				for b.Loop() {
+					must(b, h.Do(func() error { return w.Apply(b.Context(), []dataplane.Change{c}) }))
+					c.Old, c.New = c.New, c.Old
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkCheck looks at a table after somebody else made a change elsewhere.
+func BenchmarkCheck(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			lab := netlab.ForTest(b)
+			h, all := lab.Host("node"), many(n)
+			w, o := newWriter(b), options
+			o.Owner = "kpng-other"
+			other := newWriterOf(b, o)
+			must(b, h.Do(func() error { return w.Replace(b.Context(), all) }))
+			for b.Loop() {
+				must(b, h.Do(func() error {
+					must(b, other.Replace(b.Context(), nil))
+					if ok, err := w.Check(b.Context()); !ok || err != nil {
+						b.Fatal(ok, err)
+					}
+					return nil
+				}))
 			}
 		})
 	}

@@ -3,6 +3,7 @@
 package nftables
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -54,9 +55,12 @@ type commented struct {
 type uses struct {
 	chains  map[string]int
 	members map[member]int
+	// spare choices were used. They stay until the next Replace: to add a rule about a map of targets makes the kernel
+	// walk through all targets, once for each chain.
+	spare map[string]bool
 }
 
-func newUses() uses { return uses{map[string]int{}, map[member]int{}} }
+func newUses() uses { return uses{map[string]int{}, map[member]int{}, map[string]bool{}} }
 
 func (u uses) count(p *program, by int) {
 	for _, c := range p.common {
@@ -71,6 +75,7 @@ func (u uses) count(p *program, by int) {
 func (u uses) add(more uses) {
 	sum(u.chains, more.chains)
 	sum(u.members, more.members)
+	maps.Copy(u.spare, more.spare)
 }
 
 func sum[K comparable](to, from map[K]int) {
@@ -107,7 +112,7 @@ func (d *delta) service(before, after *dataplane.Service) {
 	d.uses.count(now, 1)
 	for _, p := range []*program{old, now} {
 		for _, c := range p.common {
-			d.common[c.known] = c
+			d.common[c.known] = c.common
 		}
 	}
 	addElems, delElems := differ(old.elems, now.elems)
@@ -184,12 +189,19 @@ func differ[T comparable](old, now []T) (add, del []T) {
 func (d *delta) finish(held uses) {
 	begun, ended := turns(held.chains, d.uses.chains, strings.Compare)
 	for _, name := range begun {
+		if held.spare[name] {
+			continue
+		}
 		rules := d.common[name].rules(d.opts)
 		d.newChains = append(d.newChains, name)
 		d.rules = append(d.rules, commented{chain{name, rules}, ""})
 		d.size.chain(rules, 1)
 	}
 	for _, name := range ended {
+		if _, ok := d.common[name].(choice); ok {
+			d.uses.spare[name] = true
+			continue
+		}
 		d.delChains = append(d.delChains, name)
 		d.size.chain(d.common[name].rules(d.opts), -1)
 	}

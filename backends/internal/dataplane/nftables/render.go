@@ -7,6 +7,7 @@ import (
 	"encoding/base32"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
@@ -103,22 +104,14 @@ func (r *renderer) entry(fam *family, f *dataplane.Frontend) string {
 	if f.Local != nil {
 		to = r.add(f, origin{fam, to, r.pool(fam, f, f.Local)}, "origin")
 	}
-	if f.Sources == nil {
+	everybody := func(p netip.Prefix) bool { return p.Bits() == 0 }
+	switch {
+	case f.Sources == nil || slices.ContainsFunc(f.Sources, everybody):
 		return to
+	case len(f.Sources) == 0:
+		return emptyChain(dataplane.Drop)
 	}
-	return r.chain("front", f.Key(), r.sources(fam, f.Sources, to))
-}
-
-func (r *renderer) sources(fam *family, sources []netip.Prefix, to string) []rule {
-	for _, p := range sources {
-		if p.Bits() == 0 {
-			return []rule{{goTo(to)}}
-		}
-	}
-	if len(sources) == 0 {
-		return []rule{{drop}}
-	}
-	return []rule{{fam.notFrom(sources), drop}, {goTo(to)}}
+	return r.chain("front", f.Key(), []rule{{fam.notFrom(f.Sources), drop}, {goTo(to)}})
 }
 
 // add a chain that may be common: it is the frontend's own if it is about affinity, as what it leads to then is.

@@ -30,6 +30,8 @@ func TestReplaceKeepsClients(t *testing.T) {
 	w := newWriter(t)
 	sticky := scenarios()["affinity"]
 	require.NoError(t, h.Do(func() error { return w.Replace(t.Context(), everyone()) }))
+	require.Greater(t, len(affinitySets(t, h)), 2)
+	require.NoError(t, h.Do(func() error { return w.Replace(t.Context(), sticky) }))
 	sets := affinitySets(t, h)
 	require.Len(t, sets, 2)
 	nft(t, h, "add element inet kpng-test "+sets[0]+" { 192.0.2.1 timeout 1h }")
