@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -100,11 +101,23 @@ func to(pod *netlab.Host) *dataplane.Service {
 	return s
 }
 
+// TestDocument: the loop in docs/dataplane.md is the one that is tested here.
+func TestDocument(t *testing.T) {
+	document, err := os.ReadFile("../../docs/dataplane.md")
+	require.NoError(t, err)
+	_, code, _ := strings.Cut(string(document), "```go\n")
+	code, _, found := strings.Cut(code, "```\n")
+	require.True(t, found)
+	tested, err := os.ReadFile("example_test.go")
+	require.NoError(t, err)
+	require.Contains(t, string(tested), code)
+}
+
 // TestWriters is what docs/dataplane.md promises to a program with a loop of its own.
 func TestWriters(t *testing.T) {
 	require.NoError(t, netlab.Privileged(), "this test needs network namespaces: run it as root")
 	flush := map[string][]string{"nftables": {"nft", "flush", "ruleset"}, "iptables": {"iptables", "-t", "nat", "-F"}}
-	for name, make := range map[string]func(dataplane.Options) (dataplane.Writer, error){
+	for name, newWriter := range map[string]func(dataplane.Options) (dataplane.Writer, error){
 		"nftables": dataplane.NewNFTables,
 		"iptables": func(o dataplane.Options) (dataplane.Writer, error) {
 			return dataplane.NewIPTables(o, dataplane.FlavorAuto)
@@ -136,7 +149,7 @@ func TestWriters(t *testing.T) {
 			// In one call of Do: a writer stays in the namespace of the thread that called it first.
 			ctx := t.Context()
 			require.NoError(t, node.Do(func() error {
-				w, err := make(dataplane.Options{Owner: "test"})
+				w, err := newWriter(dataplane.Options{Owner: "test"})
 				require.NoError(t, err)
 				require.NoError(t, w.Replace(ctx, []*dataplane.Service{to(pods[0])}))
 				requireAnswer(pods[0].Name)
@@ -158,6 +171,12 @@ func TestWriters(t *testing.T) {
 				require.False(t, intact)
 				require.NoError(t, w.Replace(ctx, []*dataplane.Service{to(pods[1])}))
 				requireAnswer(pods[1].Name)
+
+				changes := make(chan []dataplane.Change, 1)
+				changes <- []dataplane.Change{{Old: to(pods[1]), New: to(pods[0])}}
+				close(changes)
+				require.NoError(t, keep(ctx, w, []*dataplane.Service{to(pods[1])}, changes))
+				requireAnswer(pods[0].Name)
 
 				require.NoError(t, w.Cleanup(ctx))
 				require.NoError(t, w.Cleanup(ctx), "nothing there is not an error")

@@ -5,6 +5,7 @@
 package dataplane_test
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -31,4 +32,20 @@ func ExampleWriter() {
 		}
 	}
 	// Output: --to-destination 10.244.1.5:8080
+}
+
+// keep makes the kernel do what it is told, until there is no more.
+func keep(ctx context.Context, w dataplane.Writer, first []*dataplane.Service, changes <-chan []dataplane.Change) error {
+	if err := w.Replace(ctx, first); err != nil {
+		return err
+	}
+	for some := range changes {
+		if err := w.Apply(ctx, some); err != nil {
+			return err // the kernel does what it did before
+		}
+		if _, err := (dataplane.Cleaner{}).Clean(ctx, some); err != nil {
+			return err
+		}
+	}
+	return nil
 }
