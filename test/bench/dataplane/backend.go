@@ -35,7 +35,9 @@ func (b *bench) backendPart(ctx context.Context) error {
 			b.aloneGoals(r)
 		}
 	}
-	b.flatGoal(at)
+	if !b.unwanted(nftables) {
+		b.flatGoal(at)
+	}
 	return nil
 }
 
@@ -68,7 +70,7 @@ func (b *bench) backendSizes() []backendSize {
 	if b.large {
 		sizes = append(sizes, backendSize{iptablesNFT, many}, backendSize{iptablesLegacy, many})
 	}
-	return sizes
+	return slices.DeleteFunc(sizes, func(s backendSize) bool { return b.unwanted(s.dataplane) })
 }
 
 func (b *bench) alone(ctx context.Context, p proxy, services int) (fig figures, err error) {

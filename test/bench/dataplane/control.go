@@ -40,9 +40,10 @@ func (b *bench) stages() []stage {
 		stages[4].measure = append(stages[4].measure, proxy{kpng, iptablesNFT})
 		stages = append(stages, stage{services: most, measure: []proxy{{kpng, nftables}}})
 	}
-	return slices.DeleteFunc(stages, func(s stage) bool {
-		return s.traffic && !b.wants(traffic) || !s.traffic && !b.wants(control)
-	})
+	for i := range stages {
+		stages[i].measure = slices.DeleteFunc(stages[i].measure, func(p proxy) bool { return !b.wants(control) || b.unwanted(p.dataplane) })
+	}
+	return slices.DeleteFunc(stages, func(s stage) bool { return len(s.measure) == 0 && (!s.traffic || !b.wants(traffic)) })
 }
 
 // result is what was measured of a proxy at a size.
@@ -148,6 +149,8 @@ func times[T ~int | ~int64](theirs, ours T) string {
 }
 
 func (b *bench) wants(part string) bool { return slices.Contains(b.parts, part) }
+
+func (b *bench) unwanted(d dataplane) bool { return b.only != "" && d != b.only }
 
 // log tells the person who waits how far it is.
 func (b *bench) log(format string, args ...any) {

@@ -6,6 +6,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -115,18 +116,21 @@ func (w *watcher) stopped() bool {
 	}
 }
 
-// drain forgets the commits so far.
-func (w *watcher) drain() {
-	for len(w.commits) > 0 {
+// drain forgets the commits so far and returns how many there were.
+func (w *watcher) drain() (n int) {
+	for ; len(w.commits) > 0; n++ {
 		<-w.commits
 	}
+	return n
 }
 
 // wait returns when a commit was made that concerns a Service.
-func (w *watcher) wait(service int, within time.Duration) (time.Time, error) {
+func (w *watcher) wait(ctx context.Context, service int, within time.Duration) (time.Time, error) {
 	end := time.After(within)
 	for {
 		select {
+		case <-ctx.Done():
+			return time.Time{}, ctx.Err()
 		case c := <-w.commits:
 			if c.concerns(service) {
 				return c.at, nil

@@ -50,6 +50,7 @@ type options struct {
 	programs, kubernetes string // folders
 	output               string
 	parts                []string
+	only                 dataplane
 	large                bool
 	changeCount, fewest  int
 	changeTime           time.Duration
@@ -126,13 +127,14 @@ func (b *bench) flags() error {
 	flag.StringVar(&b.output, "o", "", "also write the Markdown to this `file`")
 	flag.StringVar(&b.programs, "kpng", "", "`directory` of kpng and kpng-nat; default: built from this tree")
 	flag.StringVar(&b.kubernetes, "kubernetes", ".cache/bin", "`directory` of etcd, kube-apiserver and kube-proxy (make kubernetes)")
+	flag.StringVar((*string)(&b.only), "dataplane", "", "measure control and backend on nftables, iptables-nft or iptables-legacy only")
 	flag.BoolVar(&b.large, "large", false, "also 20,000 Services from the API server, and iptables with 5,000: some ten minutes more")
-	flag.IntVar(&b.changeCount, "changes", 100, "changes to measure in each run")
+	flag.IntVar(&b.changeCount, "changes", 200, "changes to measure in each run")
 	flag.IntVar(&b.fewest, "fewest", 5, "changes to measure even when they take longer than -change-time")
 	flag.DurationVar(&b.changeTime, "change-time", 8*time.Second, "time for the changes of a run")
 	flag.DurationVar(&b.patience, "patience", time.Minute, "how long to wait for a first sync")
-	flag.IntVar(&b.rounds, "rounds", 5, "rounds of traffic")
-	flag.DurationVar(&b.trafficTime, "traffic-time", time.Second, "length of each measurement of traffic")
+	flag.IntVar(&b.rounds, "rounds", 15, "rounds of traffic")
+	flag.DurationVar(&b.trafficTime, "traffic-time", 300*time.Millisecond, "length of each measurement of traffic")
 	flag.Parse()
 	if flag.NArg() != 0 {
 		return fmt.Errorf("unexpected argument %q", flag.Arg(0))

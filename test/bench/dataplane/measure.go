@@ -14,6 +14,8 @@ import (
 const (
 	limit  = time.Minute
 	warmUp = 2
+	// resting is how long a proxy must have done next to nothing to be at rest.
+	resting = 300 * time.Millisecond
 	// settle lets a proxy finish what it does after a commit.
 	settle = 20 * time.Millisecond
 	// enoughConnections makes it all but certain that each of ten endpoints was met: 10 x 0.9^200 is one in 10^8.
@@ -60,6 +62,9 @@ func (b *bench) measure(ctx context.Context, p proxy, from source, services int)
 // changes makes one-endpoint changes, one after the other: an endpoint of some Service goes, the next change brings
 // it back. A slow proxy is asked for as many as fit into the time.
 func (b *bench) changes(ctx context.Context, r *running, w *watcher, from source, fig *figures) error {
+	if err := r.rest(ctx, w); err != nil {
+		return err
+	}
 	var before time.Duration
 	began, n := time.Now(), 0
 	for ; n < warmUp+b.changeCount && (n < warmUp+b.fewest || time.Since(began) < b.changeTime); n++ {
@@ -87,6 +92,25 @@ func (b *bench) changes(ctx context.Context, r *running, w *watcher, from source
 	return err
 }
 
+// rest waits until a proxy has done all that its first sync takes: it serves before that, as the other address family
+// and the clean-up come later, and the kernel is still telling of what it has already put in force.
+func (r *running) rest(ctx context.Context, w *watcher) error {
+	used := r.cpu()
+	for end := time.Now().Add(limit); time.Now().Before(end); {
+		select {
+		case <-time.After(resting):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		now, told := r.cpu(), w.drain()
+		if now-used < resting/20 && told == 0 && !r.hasChildren() {
+			return nil
+		}
+		used = now
+	}
+	return fmt.Errorf("%s is never at rest", r.proxy)
+}
+
 // change makes a change and returns when the kernel has it.
 func (r *running) change(ctx context.Context, w *watcher, from source, service, down int) (time.Duration, error) {
 	w.drain()
@@ -94,7 +118,7 @@ func (r *running) change(ctx context.Context, w *watcher, from source, service, 
 	if err != nil {
 		return 0, err
 	}
-	at, err := w.wait(service, limit)
+	at, err := w.wait(ctx, service, limit)
 	if err != nil {
 		return 0, fmt.Errorf("%w\n%s", err, r.lastWords())
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -190,6 +191,15 @@ func childrenCPU(pid int) time.Duration {
 		}
 	}
 	return sum
+}
+
+// hasChildren says whether the proxy waits for a program that it has run.
+func (r *running) hasChildren() bool {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", r.cmd.Process.Pid))
+	return err == nil && slices.ContainsFunc(files, func(file string) bool {
+		text, err := os.ReadFile(file)
+		return err == nil && len(text) > 0
+	})
 }
 
 func (r *running) resident() (now, peak int) { return usage.Resident(r.cmd.Process.Pid) }

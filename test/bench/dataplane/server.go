@@ -83,7 +83,7 @@ func greet(fd int) {
 }
 
 func (s *server) drain(fd int) {
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	buf := make([]byte, bulkSize)
 	for {
 		n, err := unix.Read(fd, buf)

@@ -82,8 +82,9 @@ func (b *bench) traffic(ctx context.Context, t *trafficLab) error {
 		return err
 	}
 	slices.SortStableFunc(t.paths, func(a, b *path) int { return rank(a) - rank(b) })
-	for range b.rounds {
-		for _, p := range t.paths {
+	for round := range b.rounds {
+		for i := range t.paths {
+			p := t.paths[(round+i)%len(t.paths)] // nobody always comes after the same
 			if err := p.measure(ctx, b.trafficTime); err != nil {
 				return err
 			}

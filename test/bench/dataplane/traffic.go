@@ -83,7 +83,7 @@ func (p *path) throughput(ctx context.Context, d time.Duration) (rate float64, e
 	if err := p.node.client.Do(func() (err error) { fd, err = connect(p.to); return err }); err != nil {
 		return 0, err
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	buf := make([]byte, bulkSize)
 	before, began := p.node.server.received.Load(), time.Now()
 	for time.Since(began) < d && ctx.Err() == nil {
@@ -122,7 +122,7 @@ func connect(to netip.AddrPort) (fd int, err error) {
 
 // greeted waits for the server's byte and closes the connection.
 func greeted(fd int) error {
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	var who [1]byte
 	return uninterrupted(func() error {
 		n, err := unix.Read(fd, who[:])
