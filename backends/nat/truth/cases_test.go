@@ -47,7 +47,7 @@ func cases() *table {
 		{"not ready", notReady},
 		{"source ranges", sourceRanges},
 		{"session affinity", affinity},
-		{"hints", hints},
+		{hintsKind, hints},
 	} {
 		t.kind = c.name
 		c.add(t)
@@ -278,6 +278,8 @@ func affinity(t *table) {
 		t.ask("client", s, to, sticky{by{"n1-a": "client", "n2-a": "n1"}}).with(kubeProxy, hidesClients, sticky{by{"n1-a": "n1", "n2-a": "n1"}})
 	}
 }
+
+const hintsKind = "hints"
 
 // hints keep traffic near where all endpoints have them.
 func hints(t *table) {

@@ -139,27 +139,32 @@ type clients struct{ follow, drain map[string]*nstest.Datagrams }
 func (c *changes) start(t *testing.T, w *world) clients {
 	t.Helper()
 	all := clients{map[string]*nstest.Datagrams{}, map[string]*nstest.Datagrams{}}
-	const first = 5060
+	port := uint16(5060)
 	for _, f := range nstest.Families {
-		for i, to := range append(c.followed.fromOutside(), c.followed.clusterIP) {
-			d := w.SendDatagrams(t, "client", uint16(first+i), to.in(f))
-			all.follow[fmt.Sprintf("%s, %s", to.name, to.in(f))] = d
+		for _, to := range append(c.followed.fromOutside(), c.followed.clusterIP) {
+			port++
+			all.follow[fmt.Sprintf("%s, %s", to.name, to.in(f))] = w.SendDatagrams(t, "client", port, to.in(f))
 		}
+		port++
 		to := c.draining.clusterIP.in(f)
-		all.drain[to.String()] = w.SendDatagrams(t, "client", first-1, to)
+		all.drain[to.String()] = w.SendDatagrams(t, "client", port, to)
 	}
 	return all
 }
 
 // check tells where the clients are. Once the rules are there, flows are to follow within a second.
-func (all clients) check(t *testing.T, pod string) {
+func (all clients) check(t *testing.T, w *world, pod, before string) {
 	t.Helper()
 	const soon = time.Second
+	why := "a flow follows"
+	if pod == "" && w.proxy&kubeProxy != 0 {
+		pod, why = before, string(keepsFlows)
+	}
 	for to, d := range all.follow {
 		if pod == "" {
 			require.NoError(t, d.Silent(soon), to)
 		} else {
-			require.NoError(t, d.AnsweredBy(pod, soon), to)
+			require.NoError(t, d.AnsweredBy(pod, soon), "%s: %s", to, why)
 		}
 	}
 	for to, d := range all.drain {
@@ -173,15 +178,17 @@ func (c *changes) run(t *testing.T, r *session) {
 	for _, w := range r.worlds {
 		flows[w] = c.start(t, w)
 	}
-	r.each(t, "clients start", func(t *testing.T, w *world) { flows[w].check(t, "n1-a") })
+	r.each(t, "clients start", func(t *testing.T, w *world) { flows[w].check(t, w, "n1-a", "") })
+	before := ""
 	for _, step := range c.steps() {
 		require.NoError(t, step.change(t.Context()), step.name)
 		r.settle(t)
 		asked := &table{kind: step.name}
 		step.ask(asked)
 		r.each(t, step.name, func(t *testing.T, w *world) {
-			flows[w].check(t, step.followed)
+			flows[w].check(t, w, step.followed, before)
 			w.checkAll(t, asked.rows)
 		})
+		before = step.followed
 	}
 }

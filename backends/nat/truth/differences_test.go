@@ -13,5 +13,6 @@ const (
 	onLoopback    reason = "Node ports on the loopback"
 	nodeUnrefused reason = "The node itself and addresses without endpoints"
 	perFamily     reason = "The node's health page"
+	keepsFlows    reason = "Flows of UDP and SCTP that have nowhere to go"
 	unknownPort   reason = "Ports that a cluster IP does not have"
 )

@@ -253,13 +253,14 @@ func (s *service) setIngress(ctx context.Context, has bool) error {
 	if !s.outside {
 		return nil
 	}
-	status := corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{}}
+	ingress := []corev1.LoadBalancerIngress{}
 	for _, ip := range s.loadBalancerIP.both() {
 		if has {
-			status.Ingress = append(status.Ingress, corev1.LoadBalancerIngress{IP: ip})
+			ingress = append(ingress, corev1.LoadBalancerIngress{IP: ip})
 		}
 	}
-	return api.Do(ctx, http.MethodPatch, servicesPath+"/"+s.name+"/status", map[string]any{"status": map[string]any{"loadBalancer": status}}, nil)
+	status := map[string]any{"loadBalancer": map[string]any{"ingress": ingress}}
+	return api.Do(ctx, http.MethodPatch, servicesPath+"/"+s.name+"/status", map[string]any{"status": status}, nil)
 }
 
 // update changes the Service, and the ports of its slices.

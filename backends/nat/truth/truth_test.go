@@ -6,8 +6,10 @@ package truth
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -69,18 +71,27 @@ func (r *session) create(t *testing.T) {
 	require.NoError(t, group.Wait())
 }
 
-// tellZones has kube-proxy know its node's zone: when it starts it may miss that, and learns of it at the next change of the
-// node's place.
+// tellZones has all proxies know their node's zone: kube-proxy may miss it when it starts, and learns of it when it changes.
 func (r *session) tellZones(t *testing.T) {
 	t.Helper()
-	labels := map[string]any{corev1.LabelTopologyRegion: "region"}
-	require.NoError(t, api.Do(t.Context(), http.MethodPatch, "/api/v1/nodes/n1", map[string]any{"metadata": map[string]any{"labels": labels}}, nil))
+	for _, zone := range []string{"zone-c", "zone-a"} {
+		labels := map[string]any{"metadata": map[string]any{"labels": map[string]any{corev1.LabelTopologyZone: zone}}}
+		require.NoError(t, api.Do(t.Context(), http.MethodPatch, "/api/v1/nodes/n1", labels, nil))
+	}
+	rows := slices.DeleteFunc(slices.Clone(r.rows), func(row *row) bool { return row.kind != hintsKind })
 	for _, w := range r.worlds {
-		for _, row := range r.rows {
-			if w.proxy&kubeProxy != 0 && row.service.name == "zones" {
-				var err error
-				require.Eventually(t, func() bool { err = w.check(t.Context(), row); return err == nil }, patience, 10*time.Millisecond, "%v", err)
+		wait := func() (err error) {
+			for _, row := range rows {
+				err = errors.Join(err, w.check(t.Context(), row))
 			}
+			return err
+		}
+		for end := time.Now().Add(patience); ; {
+			err := wait()
+			if err == nil {
+				break
+			}
+			require.False(t, time.Now().After(end), "%v", err)
 		}
 	}
 }
