@@ -3,6 +3,7 @@
 package claims
 
 import (
+	"maps"
 	"slices"
 
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
@@ -46,7 +47,10 @@ func (a *address) taken(name string, k dataplane.Key) string {
 	return ""
 }
 
-func (a *address) own(name string, k dataplane.Key) {
+func (a *address) own(name string, k dataplane.Key, firm bool) {
+	if delete(a.firm, k); firm {
+		a.firm[k] = true
+	}
 	if a.owners[k] == name {
 		return
 	}
@@ -69,18 +73,33 @@ func (a *address) disown(name string, k dataplane.Key) {
 	}
 }
 
-// evict takes what stands in the way of a key from those who do not have it from the API server, and names them.
-func (a *address) evict(name string, k dataplane.Key, touched map[string]bool) {
-	if k.IP.IsUnspecified() {
-		return // node ports are nothing else, and many
-	}
-	for key, owner := range a.owners {
-		if owner == name || a.firm[key] || (key != k && key != whole(k) && k != whole(k)) {
-			continue
+// evict takes what stands in the way of a key from those who do not have it from the API server, and names them and those
+// who waited for it. It is false, and nothing is taken, if there is somebody who has.
+func (a *address) evict(name string, k dataplane.Key, touched map[string]bool) bool {
+	var way []dataplane.Key
+	for _, key := range a.meeting(k) {
+		switch owner := a.owners[key]; {
+		case owner == "" || owner == name:
+		case a.firm[key]:
+			return false
+		default:
+			way = append(way, key)
 		}
-		a.disown(owner, key)
-		touched[owner] = true
 	}
+	for _, key := range way {
+		touched[a.owners[key]] = true
+		a.disown(a.owners[key], key)
+		a.wake(key, touched)
+	}
+	return true
+}
+
+// meeting are the keys of which one Service has all or none.
+func (a *address) meeting(k dataplane.Key) []dataplane.Key {
+	if k == whole(k) {
+		return slices.Collect(maps.Keys(a.owners))
+	}
+	return []dataplane.Key{k, whole(k)}
 }
 
 func (a *address) wait(name string, k dataplane.Key) {

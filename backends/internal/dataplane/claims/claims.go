@@ -71,7 +71,7 @@ func (t *Table) want(name string, now *dataplane.Service, touched map[string]boo
 		keep := map[dataplane.Key]bool{}
 		if now != nil {
 			for i := range now.Frontends {
-				keep[now.Frontends[i].Key()] = true
+				keep[now.Frontends[i].Key()] = isFirm(&now.Frontends[i])
 			}
 		}
 		for i := range old.Frontends {
@@ -85,7 +85,12 @@ func (t *Table) want(name string, now *dataplane.Service, touched map[string]boo
 	t.wanted[name] = now
 }
 
-// release ends that a Service waits for a key, and that it has it unless it keeps it.
+// isFirm tells whether the API server gave a frontend to its Service.
+func isFirm(f *dataplane.Frontend) bool {
+	return f.Kind == dataplane.ClusterIP || f.Kind == dataplane.NodePort
+}
+
+// release ends that a Service waits for a key, and that it has it unless it keeps it: keep says whether firmly.
 func (t *Table) release(name string, k dataplane.Key, keep map[dataplane.Key]bool, touched map[string]bool) {
 	a := t.addrs[k.IP]
 	if a == nil {
@@ -94,9 +99,17 @@ func (t *Table) release(name string, k dataplane.Key, keep map[dataplane.Key]boo
 	if a.stopWaiting(name, k) {
 		t.conflicts--
 	}
-	if a.owners[k] == name && !keep[k] {
-		a.disown(name, k)
-		a.wake(k, touched)
+	if a.owners[k] == name {
+		was := a.firm[k]
+		firm, kept := keep[k]
+		if kept {
+			a.own(name, k, firm)
+		} else {
+			a.disown(name, k)
+		}
+		if !kept || was && !firm { // who waits may have it from the API server
+			a.wake(k, touched)
+		}
 	}
 	if len(a.owners) == 0 && len(a.waiting) == 0 {
 		delete(t.addrs, k.IP)
@@ -111,14 +124,11 @@ func (t *Table) seize(name string, touched map[string]bool) {
 	}
 	for i := range want.Frontends {
 		f := &want.Frontends[i]
-		if f.Kind != dataplane.ClusterIP && f.Kind != dataplane.NodePort {
+		if !isFirm(f) {
 			continue
 		}
-		a := t.address(f.IP)
-		a.evict(name, f.Key(), touched)
-		if a.taken(name, f.Key()) == "" {
-			a.own(name, f.Key())
-			a.firm[f.Key()] = true
+		if a := t.address(f.IP); a.evict(name, f.Key(), touched) {
+			a.own(name, f.Key(), true)
 		}
 	}
 }
@@ -167,7 +177,7 @@ func (t *Table) claim(name string, k dataplane.Key) (owner string) {
 		t.conflicts++
 		return owner
 	}
-	a.own(name, k)
+	a.own(name, k, a.firm[k])
 	return name
 }
 

@@ -129,6 +129,10 @@ func TestUpdate(t *testing.T) {
 			owners{"a": keys{all(x)}}, nil, 0},
 		{"all of a cluster IP, of which another service wants a port", [][]change{{wants("a", tcp(x, 443), tcp(y, 1))}, {gives("b", all(x))}},
 			owners{"a": keys{tcp(y, 1)}, "b": keys{all(x)}}, []Refusal{{"a", tcp(x, 443), "b"}}, 1},
+		{"what a service lost falls to who waited", [][]change{{wants("a", all(x))}, {wants("c", tcp(x, 80))}, {gives("b", tcp(x, 443))}},
+			owners{"b": keys{tcp(x, 443)}, "c": keys{tcp(x, 80)}}, []Refusal{{"a", all(x), "b"}}, 1},
+		{"a cluster IP that is one no more", [][]change{{gives("a", tcp(x, 443))}, {wants("a", tcp(x, 443))}, {gives("b", tcp(x, 443))}},
+			owners{"b": keys{tcp(x, 443)}}, []Refusal{{"a", tcp(x, 443), "b"}}, 1},
 		{"node ports", [][]change{{wants("b", tcp(node, 30080)), wants("a", tcp(node, 30080), tcp(node, 30081))}, {wants("a", tcp(node, 30081))}},
 			owners{"a": keys{tcp(node, 30081)}, "b": keys{tcp(node, 30080)}}, nil, 0},
 	} {
@@ -179,18 +183,48 @@ func (m *model) update(changes []change) {
 			delete(m.owners, k)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(m.wanted)) {
-		for i := range m.wanted[name].Frontends {
-			if k := m.wanted[name].Frontends[i].Key(); m.free(name, k) {
-				m.owners[k] = name
+	names := slices.Sorted(maps.Keys(m.wanted))
+	for _, firm := range []bool{true, false} { // what the API server gave comes first
+		for _, name := range names {
+			for i := range m.wanted[name].Frontends {
+				f := &m.wanted[name].Frontends[i]
+				if firm && !isFirm(f) {
+					continue
+				}
+				if firm && !m.given(name, f.Key()) {
+					maps.DeleteFunc(m.owners, func(k dataplane.Key, owner string) bool { return owner != name && meet(k, f.Key()) })
+				}
+				if m.free(name, f.Key()) {
+					m.owners[f.Key()] = name
+				}
 			}
 		}
 	}
 }
 
+// given tells whether the API server gave another service what stands in the way of a key.
+func (m *model) given(name string, k dataplane.Key) bool {
+	for have, owner := range m.owners {
+		if owner != name && meet(have, k) && m.firm(owner, have) {
+			return true
+		}
+	}
+	return false
+}
+
+// firm tells whether the service wants the key because the API server gave it.
+func (m *model) firm(name string, k dataplane.Key) bool {
+	return slices.ContainsFunc(m.wanted[name].Frontends, func(f dataplane.Frontend) bool { return f.Key() == k && isFirm(&f) })
+}
+
+// meet tells whether two services cannot have both.
+func meet(k, l dataplane.Key) bool {
+	return k.IP == l.IP && (k == l || k.Protocol == dataplane.Any || l.Protocol == dataplane.Any)
+}
+
 func (m *model) free(name string, k dataplane.Key) bool {
 	for have, owner := range m.owners {
-		if owner != name && have.IP == k.IP && (have == k || have.Protocol == dataplane.Any || k.Protocol == dataplane.Any) {
+		if owner != name && meet(have, k) {
 			return false
 		}
 	}
@@ -242,7 +276,13 @@ func TestAgainstModel(t *testing.T) {
 				for _, k := range r.Perm(len(keys))[:r.IntN(5)] {
 					some = append(some, keys[k])
 				}
-				changes = append(changes, wants(name, some...))
+				c := wants(name, some...)
+				for f := range c.New.Frontends {
+					if c.New.Frontends[f].Kind == dataplane.ExternalIP && r.IntN(4) == 0 {
+						c.New.Frontends[f].Kind = dataplane.ClusterIP
+					}
+				}
+				changes = append(changes, c)
 			}
 			before := m.have()
 			out, refused := table.Update(changes)
@@ -259,14 +299,15 @@ func TestAgainstModel(t *testing.T) {
 	}
 }
 
-// requireKept: what a service had and still wants it has.
+// requireKept: what a service had and still wants it has, but for what the API server gave another.
 func requireKept(t *testing.T, before owners, m *model) {
 	t.Helper()
 	for name, keys := range before {
 		for _, k := range keys {
-			if slices.Contains(keysOf(m.wanted[name]), k) {
-				require.Equal(t, name, m.owners[k])
+			if m.wanted[name] == nil || !slices.Contains(keysOf(m.wanted[name]), k) || m.owners[k] == name {
+				continue
 			}
+			require.True(t, m.given(name, k) && !m.firm(name, k), "%s lost %s", name, k)
 		}
 	}
 }
