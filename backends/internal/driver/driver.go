@@ -41,8 +41,11 @@ type Driver struct {
 	writer   dataplane.Writer
 	replaced func(context.Context) // called once, when what an earlier run wrote was replaced
 	flows    flows
-	check    time.Duration
 	metrics  *metrics
+
+	check       time.Duration // how often it is checked whether what was written is there
+	replaceTime time.Duration // see exclude
+	searchTime  time.Duration // see search
 
 	ledger *ledger
 	kick   chan struct{}
@@ -67,7 +70,7 @@ type Driver struct {
 func newDriver() *Driver {
 	m := newMetrics()
 	return &Driver{
-		check: checkEvery, kick: make(chan struct{}, 1), done: make(chan struct{}),
+		check: checkEvery, replaceTime: replaceTime, searchTime: searchTime, kick: make(chan struct{}, 1), done: make(chan struct{}),
 		ledger: newLedger(m.pending.Set), metrics: m,
 		refused: map[string]*refusal{}, suspects: map[string]int{},
 	}

@@ -75,8 +75,8 @@ const (
 // latencyBuckets contain those bounds of kube-proxy's histogram that objectives are made of, and finer ones below.
 var latencyBuckets = []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300}
 
-// observe a round, which leaves so many services refused.
-func (m *metrics) observe(r *round, took time.Duration, refused int) {
+// observe a round.
+func (m *metrics) observe(r *round, took time.Duration) {
 	kind := kindPartial
 	if r.full {
 		kind = kindFull
@@ -85,7 +85,6 @@ func (m *metrics) observe(r *round, took time.Duration, refused int) {
 	for c := range r.causes {
 		m.failures.WithLabelValues(kind, string(c)).Inc()
 	}
-	m.refused.Set(float64(refused))
 }
 
 // observeLatency takes when that happened which was programmed just now.

@@ -2,8 +2,6 @@
 
 //go:build linux
 
-// Package driver is what the commands of the backends that program the kernel share: which dataplane writes, the
-// settings of the kernel it needs, and the ways to run it: to stay, to show what would be written, to take it all away.
 package driver
 
 import (
@@ -33,6 +31,7 @@ type Options struct {
 	Dataplane     Dataplane
 	Flavor        iptables.Flavor
 	SetSysctls    bool
+	ResetTCP      bool
 	DryRun        bool
 	Cleanup       bool
 	CleanupOnExit bool
@@ -40,12 +39,13 @@ type Options struct {
 	driver *Driver
 }
 
-// BindFlags binds --dataplane, --iptables-flavor, --set-sysctls, --dry-run, --cleanup and --cleanup-on-exit.
+// BindFlags binds --dataplane, --iptables-flavor, --set-sysctls, --reset-tcp, --dry-run, --cleanup and --cleanup-on-exit.
 func (o *Options) BindFlags(flags *pflag.FlagSet, preferred Dataplane) {
 	flags.StringVar((*string)(&o.Dataplane), "dataplane", string(preferred), "what to program: iptables or nftables")
 	flags.StringVar((*string)(&o.Flavor), "iptables-flavor", string(iptables.Auto),
 		"the iptables to use: nft, legacy, or auto (the first that works: that of the program iptables, then the other)")
 	flags.BoolVar(&o.SetSysctls, "set-sysctls", false, "turn forwarding of packets on where it is off; else that is an error")
+	flags.BoolVar(&o.ResetTCP, "reset-tcp", false, "end TCP connections to endpoints that are gone; else they are left to their ends")
 	flags.BoolVar(&o.DryRun, "dry-run", false, "print what would be written for the first whole state, and end")
 	flags.BoolVar(&o.Cleanup, "cleanup", false, "take away everything that this backend has ever written, and end")
 	flags.BoolVar(&o.CleanupOnExit, "cleanup-on-exit", false,

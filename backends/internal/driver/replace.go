@@ -119,7 +119,7 @@ func (d *Driver) replaceBy(ctx context.Context, r *round, state map[string]*data
 // How few follows from the time that an attempt takes: one by one, where that is quick. When more of them are refused,
 // nothing is left but to begin with nothing and apply all, which interrupts what an earlier run served.
 func (d *Driver) exclude(ctx context.Context, r *round, state map[string]*dataplane.Service, attempt time.Duration) ([]string, error) {
-	attempts := min(max(int(replaceTime/max(attempt, 1)), fewestExclusions), mostExclusions)
+	attempts := d.exclusions(attempt)
 	part := (len(state) + attempts - 1) / attempts
 	for names := range slices.Chunk(slices.Sorted(maps.Keys(state)), part) {
 		rest := maps.Clone(state)
@@ -137,4 +137,9 @@ func (d *Driver) exclude(ctx context.Context, r *round, state map[string]*datapl
 		return nil, err
 	}
 	return d.unknown(r), nil
+}
+
+// exclusions is how many attempts there may be, each of which takes so long.
+func (d *Driver) exclusions(attempt time.Duration) int {
+	return min(max(int(d.replaceTime/max(attempt, 1)), fewestExclusions), mostExclusions)
 }

@@ -193,8 +193,9 @@ func (d *Driver) close(ctx context.Context, r *round, err error, took time.Durat
 		r.causes[causeOf(err)] = true
 	}
 	if r.attempts > 0 {
-		d.metrics.observe(r, took, len(d.refused))
+		d.metrics.observe(r, took)
 	}
+	d.metrics.refused.Set(float64(len(d.refused)))
 	d.report(err)
 	d.stuck = err != nil
 	if err != nil {

@@ -34,6 +34,7 @@ type manual struct {
 
 func byHand(k *kernel) manual {
 	d := newDriver()
+	d.replaceTime, d.searchTime = time.Hour, time.Hour // however slow the machine is
 	d.start(k, k, nil)
 	return manual{d, k}
 }
@@ -69,6 +70,7 @@ func TestRestart(t *testing.T) {
 		bad      []string
 		attempts int
 	}{
+		"the writer knows":            {knows: true, bad: bad, attempts: 2},
 		"it does not":                 {bad: bad[1:2], attempts: 102 + 2},
 		"it does not, and it is last": {bad: bad[2:], attempts: 501 + 2},
 	}
@@ -196,8 +198,11 @@ func TestLastGoodState(t *testing.T) {
 	k.requireHas(t, "good", "heir")
 	require.ErrorContains(t, m.Ready(), "service bad: refused")
 
+	require.Equal(t, 1., value(t, m.metrics.refused))
+
 	m.round(t, false, gone("bad")...)
 	require.NoError(t, m.Ready())
+	require.Zero(t, value(t, m.metrics.refused))
 	k.requireHas(t, "good", "heir")
 }
 
@@ -302,6 +307,16 @@ func TestCauses(t *testing.T) {
 		require.Equal(t, test.cause, causeOf(err), "%v", test.err)
 		require.Equal(t, test.ofAll, ofAll(err), "%v", test.err)
 	}
+}
+
+// TestExclusions: how many services are left out at a time follows from what an attempt takes.
+func TestExclusions(t *testing.T) {
+	d := newDriver()
+	require.Equal(t, replaceTime, d.replaceTime)
+	require.Equal(t, mostExclusions, d.exclusions(time.Millisecond))
+	require.Equal(t, 20, d.exclusions(time.Second))
+	require.Equal(t, fewestExclusions, d.exclusions(time.Minute))
+	require.Equal(t, mostExclusions, d.exclusions(0))
 }
 
 // TestBackOff grows, begins again with news, and is not put off by changes.

@@ -37,7 +37,7 @@ func (d *Driver) wouldRefuse(ctx context.Context, services []*dataplane.Service)
 // finds none, in halves, down to the service that is refused. The larger parts come first. What the attempts do not
 // suffice for is left for a later round, as suspects. An error is about all services.
 func (d *Driver) search(ctx context.Context, r *round, attempts int, parts ...[]dataplane.Change) error {
-	until := time.Now().Add(searchTime)
+	until := time.Now().Add(d.searchTime)
 	asked := false
 	for i := 0; len(parts) > 0 && i < attempts && (i == 0 || time.Now().Before(until)); {
 		part := parts[0]

@@ -56,7 +56,7 @@ func (o *Options) Open(ctx context.Context, d dataplane.Options) (*Session, erro
 	if err := sysctls("/proc/sys").ensureForwarding(o.SetSysctls); err != nil {
 		return nil, err
 	}
-	o.shared().start(writer, cleaner{conntrack.Cleaner{NodePortCIDRs: d.NodePortCIDRs}}, func(ctx context.Context) {
+	o.shared().start(writer, cleaner{conntrack.Cleaner{ResetTCP: o.ResetTCP, NodePortCIDRs: d.NodePortCIDRs}}, func(ctx context.Context) {
 		// What a run with the other dataplane wrote would still redirect, with targets that are not true any more.
 		if err := cleanup(ctx, other); err != nil {
 			klog.ErrorS(err, "Removing what the other dataplane may have written")
