@@ -77,10 +77,13 @@ lint: $(TOOLS)/golangci-lint ## Run the linters: Go, formatting, shell scripts
 fmt: $(TOOLS)/golangci-lint ## Format the Go files
 	golangci-lint fmt ./...
 
+# BENCH_DATAPLANE=-large adds sizes that take ten minutes more.
 .PHONY: bench
-bench: build kubernetes ## Run the benchmarks: of the packages, then of the real binaries on a real API server (docs/performance.md)
+bench: build kubernetes ## Run the benchmarks: of the packages, of the real binaries on a real API server, of kpng-nat beside kube-proxy (docs/performance.md)
+	@scripts/install-tools test
 	go test -run='^$$' -bench=. -benchmem $$(go list ./... | grep -v $(addprefix -e ,$(END_TO_END:.%='%$$')) -e '/test/bench$$')
 	go run ./test/bench
+	go run ./test/bench/dataplane -kpng=bin $(BENCH_DATAPLANE)
 
 ##@ Make
 
