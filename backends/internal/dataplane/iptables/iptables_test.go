@@ -202,6 +202,29 @@ func TestKernelTakesGolden(t *testing.T) {
 	})
 }
 
+// TestReplaceLeavesWhatIsRight: of the rules that are there as they should be, none is written again, so their counters go
+// on; what differs is repaired.
+func TestReplaceLeavesWhatIsRight(t *testing.T) {
+	inBothFlavors(t, func(t *testing.T, w *Writer, flavor Flavor) {
+		services := scenarios()[6].services
+		require.NoError(t, w.Replace(t.Context(), services))
+		for _, f := range families {
+			state := w.state(services, f)
+			for _, table := range tables {
+				out, err := exec.Command(f.program()+"-"+string(flavor)+"-save", "-t", table.String()).Output()
+				require.NoError(t, err)
+				want := tableState{chains: state[table], hooks: w.tableHooks(table)}
+				require.Equal(t, "*"+table.String()+"\nCOMMIT\n", transition(table, w.parse(string(out)), want))
+			}
+		}
+		commands(t, flavor, "-t nat -F KPNG-TEST_PORTS", "-t nat -A KPNG-TEST_EGRESS -j ACCEPT")
+		again, err := New(options(), flavor)
+		require.NoError(t, err)
+		require.NoError(t, again.Replace(t.Context(), services))
+		require.Equal(t, w.Text(services), listings(t, w, flavor))
+	})
+}
+
 // TestApplyIsReplace: changes lead to where a Replace leads, from each scenario to each other.
 func TestApplyIsReplace(t *testing.T) {
 	inBothFlavors(t, func(t *testing.T, w *Writer, flavor Flavor) {

@@ -61,12 +61,17 @@ func (r rule) target() string {
 	return ""
 }
 
-// transition is the transaction that puts one state in the place of another.
+// transition is the transaction that puts one state in the place of another. Chains that are the same in both are left out:
+// the text of a rule is what iptables-save shows of it.
 func transition(t table, from, to tableState) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "*%s\n", t)
-	chains := slices.Sorted(maps.Keys(to.chains))
-	var gone []string
+	var chains, gone []string
+	for _, chain := range slices.Sorted(maps.Keys(to.chains)) {
+		if rules, there := from.chains[chain]; !there || !slices.Equal(rules, to.chains[chain]) {
+			chains = append(chains, chain)
+		}
+	}
 	for _, chain := range slices.Sorted(maps.Keys(from.chains)) {
 		if _, stays := to.chains[chain]; !stays {
 			gone = append(gone, chain)
