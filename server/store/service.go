@@ -4,6 +4,7 @@ package store
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -22,14 +23,16 @@ type Service struct {
 	publishNotReady bool
 	internalLocal   bool
 	externalLocal   bool
+	headless        bool
 
 	slices    []slice     // by name
-	endpoints []*Endpoint // of all slices, merged, by key
+	endpoints []*Endpoint // of all slices that count, merged, by key
 }
 
 // slice is the endpoints of one EndpointSlice.
 type slice struct {
 	name      string
+	headless  bool
 	endpoints []*Endpoint // by key
 }
 
@@ -38,7 +41,10 @@ type Slice struct {
 	Namespace string
 	Name      string
 	// Service is the name of the service. It need not exist.
-	Service   string
+	Service string
+	// Headless says that it is for headless services only (the label service.kubernetes.io/headless). For another service
+	// it does not count.
+	Headless  bool
 	Endpoints []*globalv1.EndpointInfo
 	// TriggeredAt is when what made the slice change to this happened; zero when that is not known.
 	TriggeredAt time.Time
@@ -85,11 +91,19 @@ func (s *Service) Info() *globalv1.ServiceInfo {
 	return info
 }
 
-// Slices decodes the EndpointSlices of the service, by name.
+// counting are the slices that count.
+func (s *Service) counting() []slice {
+	if s.headless || !slices.ContainsFunc(s.slices, func(sl slice) bool { return sl.headless }) {
+		return s.slices
+	}
+	return slices.DeleteFunc(slices.Clone(s.slices), func(sl slice) bool { return sl.headless })
+}
+
+// Slices decodes the EndpointSlices of the service that count, by name.
 func (s *Service) Slices() []*Slice {
 	namespace, name := splitKey(s.key)
 	out := make([]*Slice, 0, len(s.slices))
-	for _, sl := range s.slices {
+	for _, sl := range s.counting() {
 		infos := make([]*globalv1.EndpointInfo, 0, len(sl.endpoints))
 		for _, ep := range sl.endpoints {
 			infos = append(infos, ep.info(namespace, name))

@@ -161,6 +161,38 @@ func TestSlices(t *testing.T) {
 	})
 }
 
+// TestHeadlessSlices count for headless services only, in whatever order things come.
+func TestHeadlessSlices(t *testing.T) {
+	s := New()
+	set := func(headless bool) {
+		svc := service("a", 80)
+		svc.Service.IPs.Headless = headless
+		s.Update(func(tx *Tx) { tx.SetService(svc) })
+	}
+	slice := func(name, ip string, headless bool) {
+		sl := sliceOf("a", name, endpoint(ip))
+		sl.Headless = headless
+		s.Update(func(tx *Tx) { tx.SetSlice(sl) })
+	}
+	held := func() *Service { return s.Snapshot().Service("ns/a") }
+	slice("a-1", "10.0.0.1", false)
+	slice("a-2", "10.0.0.2", true)
+	set(false)
+	require.Equal(t, []string{"10.0.0.1"}, ips(held()))
+	require.Len(t, held().Slices(), 1, "a dump is to be read as it is used")
+	set(true)
+	require.Equal(t, []string{"10.0.0.1", "10.0.0.2"}, ips(held()))
+	slice("a-1", "10.0.0.1", true)
+	set(false)
+	require.Empty(t, ips(held()))
+	slice("a-2", "10.0.0.2", false)
+	require.Equal(t, []string{"10.0.0.2"}, ips(held()), "the label was taken off")
+	s.Update(func(tx *Tx) { tx.DeleteService("ns", "a") })
+	set(true)
+	require.Equal(t, []string{"10.0.0.1", "10.0.0.2"}, ips(held()))
+	require.Equal(t, Size{Services: 1, Slices: 2, Endpoints: 2}, s.Snapshot().Size())
+}
+
 func TestTextThatIsNotUTF8HarmsNobody(t *testing.T) {
 	s := New()
 	s.Update(func(tx *Tx) {

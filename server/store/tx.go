@@ -64,6 +64,10 @@ func (tx *Tx) SetService(info *globalv1.ServiceInfo) {
 	new.publishNotReady = info.GetPublishNotReadyAddresses()
 	new.internalLocal = svc.GetInternalTrafficToLocal()
 	new.externalLocal = svc.GetExternalTrafficToLocal()
+	if headless := svc.GetIPs().GetHeadless(); new.headless != headless {
+		new.headless = headless
+		new.endpoints = mergeSlices(new.counting())
+	}
 	tx.put(old, &new, unknown)
 }
 
@@ -73,7 +77,7 @@ func (tx *Tx) DeleteService(namespace, name string) {
 	if !old.Exists() {
 		return
 	}
-	tx.put(old, &Service{key: old.key, slices: old.slices, endpoints: old.endpoints}, gone)
+	tx.put(old, &Service{key: old.key, headless: old.headless, slices: old.slices, endpoints: old.endpoints}, gone)
 }
 
 // SetSlice adds or replaces the endpoints of an EndpointSlice, also when its service is not there (yet). A slice
@@ -93,18 +97,18 @@ func (tx *Tx) SetSlice(s *Slice) {
 		before = old.slices[at].endpoints
 	}
 	after := newEndpoints(s.Endpoints, before)
-	if found && slices.Equal(before, after) {
+	if found && slices.Equal(before, after) && old.slices[at].headless == s.Headless {
 		return
 	}
 	new := *old
-	sl := slice{name: shared(s.Name), endpoints: after}
+	sl := slice{name: shared(s.Name), headless: s.Headless, endpoints: after}
 	if found {
 		new.slices = slices.Clone(old.slices)
 		new.slices[at] = sl
 	} else {
 		new.slices = slices.Insert(slices.Clone(old.slices), at, sl)
 	}
-	new.endpoints = mergeSlices(new.slices)
+	new.endpoints = mergeSlices(new.counting())
 	tx.owners[id] = s.Service
 	tx.put(old, &new, triggerAt(s.TriggeredAt))
 }
@@ -124,7 +128,7 @@ func (tx *Tx) DeleteSlice(namespace, name string) {
 	}
 	new := *old
 	new.slices = slices.Delete(slices.Clone(old.slices), at, at+1)
-	new.endpoints = mergeSlices(new.slices)
+	new.endpoints = mergeSlices(new.counting())
 	tx.put(old, &new, gone)
 }
 

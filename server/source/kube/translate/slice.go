@@ -5,6 +5,7 @@ package translate
 import (
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"sigs.k8s.io/kpng/api/globalv1"
@@ -32,6 +33,7 @@ func Slice(es *discoveryv1.EndpointSlice) (*store.Slice, Problems) {
 		return nil, problems
 	}
 	out := &store.Slice{Namespace: es.Namespace, Name: es.Name, Service: service}
+	_, out.Headless = es.Labels[corev1.IsHeadlessService]
 	ports := slicePorts(es.Ports, &problems) // shared by all endpoints: nobody changes a message once it is made
 	for i := range es.Endpoints {
 		ips := endpointIPs(es, i, &problems)

@@ -17,6 +17,7 @@ func TestSlice(t *testing.T) {
 		name, in string
 		want     []string // endpoints, without what is the same for all
 		none     bool     // no slice at all
+		headless bool
 		problems []string
 	}{{
 		name: "one endpoint, everything said",
@@ -93,6 +94,9 @@ endpoints: [{addresses: [10.1.0.1], targetRef: {kind: Node, name: x}, hints: {}}
 		name: "host names", in: meta + "addressType: FQDN\nendpoints: [{addresses: [example.org]}]", none: true,
 		problems: []string{`addressType "FQDN"`},
 	}, {
+		name: "of a headless service", headless: true,
+		in:   `{metadata: {namespace: a, name: b-1, labels: {kubernetes.io/service-name: b, service.kubernetes.io/headless: ""}}, addressType: IPv4}`,
+	}, {
 		name: "no address type", in: meta + `endpoints: [{addresses: [10.1.0.1]}]`, none: true,
 		problems: []string{`addressType ""`},
 	}, {
@@ -111,6 +115,7 @@ endpoints: [{addresses: [10.1.0.1], targetRef: {kind: Node, name: x}, hints: {}}
 				require.Nil(t, got)
 				return
 			}
+			require.Equal(t, tc.headless, got.Headless)
 			require.Equal(t, []string{"a", "b-1", "b"}, []string{got.Namespace, got.Name, got.Service})
 			require.Len(t, got.Endpoints, len(tc.want))
 			for i, text := range tc.want {
