@@ -95,7 +95,7 @@ endpoints: [{addresses: [10.1.0.1], targetRef: {kind: Node, name: x}, hints: {}}
 		problems: []string{`addressType "FQDN"`},
 	}, {
 		name: "of a headless service", headless: true,
-		in:   `{metadata: {namespace: a, name: b-1, labels: {kubernetes.io/service-name: b, service.kubernetes.io/headless: ""}}, addressType: IPv4}`,
+		in: `{metadata: {namespace: a, name: b-1, labels: {kubernetes.io/service-name: b, service.kubernetes.io/headless: ""}}, addressType: IPv4}`,
 	}, {
 		name: "no address type", in: meta + `endpoints: [{addresses: [10.1.0.1]}]`, none: true,
 		problems: []string{`addressType ""`},
