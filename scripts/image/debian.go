@@ -18,7 +18,7 @@ import (
 )
 
 // errNoPackages says that this is not Debian or one of its kin.
-var errNoPackages = errors.New("it is made of Debian packages, so it needs apt-get, apt-cache and dpkg-deb: build it on Debian or Ubuntu")
+var errNoPackages = errors.New("what is made of Debian packages needs apt-get, apt-cache and dpkg-deb: build it on Debian or Ubuntu")
 
 // notNeeded are dependencies that are about installing packages, not about running what is in them.
 var notNeeded = []string{"dpkg", "debconf", "debconf-2.0", "cdebconf", "perl-base"}
@@ -143,7 +143,8 @@ func merged(name string) string {
 	return name
 }
 
-// install does what the packages' scripts would: links for the commands of busybox and for the nft flavour of iptables.
+// install does what the packages' scripts would: links for the commands of busybox, if that is there, and for the nft flavour of
+// iptables.
 func (t tree) install(ctx context.Context) error {
 	for _, dir := range mergedDirs {
 		if _, ok := t["usr/"+dir]; ok {
@@ -158,15 +159,13 @@ func (t tree) install(ctx context.Context) error {
 			t["usr/sbin/"+family+suffix] = entry{link: family + "-nft" + suffix}
 		}
 	}
-	return t.linkBusybox(ctx)
+	if program, ok := t["usr/bin/busybox"]; ok {
+		return t.linkBusybox(ctx, program)
+	}
+	return nil
 }
 
-func (t tree) linkBusybox(ctx context.Context) error {
-	const busybox = "usr/bin/busybox"
-	program, ok := t[busybox]
-	if !ok {
-		return errors.New("busybox-static has no bin/busybox")
-	}
+func (t tree) linkBusybox(ctx context.Context, program entry) error {
 	dir, err := os.MkdirTemp("", "kpng-busybox-")
 	if err != nil {
 		return err

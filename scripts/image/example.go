@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -34,19 +33,8 @@ func exampleImage(ctx context.Context, o *options) (*image, error) {
 		}
 		ours[filepath.Base(s)] = entry{mode: 0o755, data: data}
 	}
-	img := &image{name: exampleName}
-	v := variant{arch: runtime.GOARCH, run: runConfig{
-		Env:        []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin:/", "CALLOUT=/kpng-example-allip"},
+	return o.onPackages(exampleName, base, ours, runConfig{
+		Env:        []string{debianPath, "CALLOUT=/kpng-example-allip"},
 		Entrypoint: []string{"/kpng-callout"}, WorkingDir: "/", Labels: labels,
-	}}
-	// The packages first: they change seldom, so that a new version of ours shares them.
-	for _, t := range []tree{base, ours} {
-		l, err := t.layer(o.created)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", exampleName, err)
-		}
-		v.layers = append(v.layers, l)
-	}
-	img.variants = []variant{v}
-	return img, nil
+	})
 }

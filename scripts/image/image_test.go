@@ -173,15 +173,16 @@ func TestImages(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "image")
 	out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	var digests [2][2]string
+	names := []string{"kpng", iptablesName, exampleName}
+	var digests [2][]string
 	dir := t.TempDir()
 	for i := range digests {
 		out, err := exec.CommandContext(t.Context(), program, "-o", dir, "-tag", "test", "-platforms", "linux/"+runtime.GOARCH).CombinedOutput()
 		require.NoError(t, err, "%s", out)
-		for j, name := range []string{"kpng", exampleName} {
+		for _, name := range names {
 			data, err := os.ReadFile(filepath.Join(dir, name+".tar"))
 			require.NoError(t, err)
-			digests[i][j] = digest(data)
+			digests[i] = append(digests[i], digest(data))
 		}
 	}
 	require.Equal(t, digests[0], digests[1], "the same input must give the same bytes")
@@ -190,6 +191,7 @@ func TestImages(t *testing.T) {
 	require.Empty(t, left)
 
 	t.Run("kpng", func(t *testing.T) { tryKpng(t, filepath.Join(dir, "kpng.tar")) })
+	t.Run("iptables", func(t *testing.T) { tryIptables(t, filepath.Join(dir, iptablesName+".tar")) })
 	t.Run("example", func(t *testing.T) { tryExample(t, filepath.Join(dir, exampleName+".tar")) })
 }
 
@@ -215,7 +217,7 @@ func tryKpng(t *testing.T, file string) {
 	for dir := root; dir != os.TempDir(); dir = filepath.Dir(dir) {
 		require.NoError(t, os.Chmod(dir, 0o755)) // nobody must get there
 	}
-	for _, name := range []string{"kpng", "kpng-json", "kpng-callout"} {
+	for _, name := range []string{"kpng", "kpng-json", "kpng-callout", "kpng-allip", "kpng-nat"} {
 		cmd := exec.Command("/"+name, "version")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: 65532, Gid: 65532}}
 		cmd.Dir = "/"
@@ -225,18 +227,45 @@ func tryKpng(t *testing.T, file string) {
 	}
 }
 
+// runInside runs a program with nothing but what is in the image, on a kernel's own network.
+func runInside(t *testing.T, host *netlab.Host, root string, config runConfig, stdin []byte, name string, args ...string) string {
+	t.Helper()
+	cmd := host.Command(t.Context(), name, args...)
+	cmd.SysProcAttr.Chroot = root
+	cmd.Dir, cmd.Env, cmd.Stdin = "/", config.Env, bytes.NewReader(stdin)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s %v: %s", name, args, out)
+	return string(out)
+}
+
+// tryIptables runs both flavors of iptables, and the backends' tidying up, which calls them.
+func tryIptables(t *testing.T, file string) {
+	root, config := rootOf(t, file, iptablesName+":test")
+	require.Equal(t, "65532:65532", config.User)
+	require.Equal(t, []string{"/kpng"}, config.Entrypoint)
+	host := netlab.ForTest(t).Host("node")
+	for _, program := range []string{"iptables", "ip6tables", "iptables-legacy", "ip6tables-legacy"} {
+		chain := "KPNG-ALLIP_LEFT"
+		runInside(t, host, root, config, nil, "/usr/sbin/"+program, "-t", "nat", "-N", chain)
+		runInside(t, host, root, config, []byte("*nat\n-A "+chain+" -j ACCEPT\nCOMMIT\n"), "/usr/sbin/"+program+"-restore", "--noflush")
+		require.Contains(t, runInside(t, host, root, config, nil, "/usr/sbin/"+program+"-save"), "-A "+chain+" -j ACCEPT\n")
+	}
+	runInside(t, host, root, config, nil, "/kpng-allip", "--cleanup")
+	for _, program := range []string{"iptables", "ip6tables", "iptables-legacy", "ip6tables-legacy"} {
+		require.NotContains(t, runInside(t, host, root, config, nil, "/usr/sbin/"+program+"-save"), "KPNG", program)
+	}
+	runInside(t, host, root, config, nil, "/kpng-nat", "--cleanup")
+	require.Contains(t, runInside(t, host, root, config, nil, "/kpng", "version"), "kpng ")
+	require.NoFileExists(t, filepath.Join(root, "usr/bin/sh"), "a shell is of use to intruders only")
+}
+
 // tryExample runs the script of the image, with nothing but what is in the image, against a real kernel.
 func tryExample(t *testing.T, file string) {
 	root, config := rootOf(t, file, exampleName+":test")
 	require.Equal(t, []string{"/kpng-callout"}, config.Entrypoint)
 	host := netlab.ForTest(t).Host("node")
 	inside := func(stdin []byte, name string, args ...string) string {
-		cmd := host.Command(t.Context(), name, args...)
-		cmd.SysProcAttr.Chroot = root
-		cmd.Dir, cmd.Env, cmd.Stdin = "/", config.Env, bytes.NewReader(stdin)
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, "%s %v: %s", name, args, out)
-		return string(out)
+		return runInside(t, host, root, config, stdin, name, args...)
 	}
 	// What every container has.
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "dev"), 0o755))
@@ -282,15 +311,15 @@ func TestParse(t *testing.T) {
 	require.ErrorContains(t, err, "SOURCE_DATE_EPOCH")
 }
 
-// Where there are no Debian packages the error says so, and kpng.tar has been made before it.
+// Where there are no Debian packages the error says so, and kpng.tar is made nevertheless.
 func TestNotDebian(t *testing.T) {
 	var written []string
 	o := &options{out: t.TempDir()}
 	write := func(img *image) error { written = append(written, img.name); return nil }
 	kpng := func(context.Context, *options) (*image, error) { return &image{name: "kpng"}, nil }
 	t.Setenv("PATH", t.TempDir())
-	err := build(t.Context(), o, write, kpng, exampleImage)
+	err := build(t.Context(), o, write, []maker{{iptablesName, iptablesImage}, {"kpng", kpng}, {exampleName, exampleImage}})
 	require.ErrorIs(t, err, errNoPackages)
-	require.ErrorContains(t, err, "kpng-pipe-exec.tar is not made")
+	require.ErrorContains(t, err, "not made: kpng-iptables.tar, kpng-pipe-exec.tar")
 	require.Equal(t, []string{"kpng"}, written)
 }

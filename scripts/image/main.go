@@ -3,11 +3,14 @@
 // Command image builds kpng's container images without Docker, as OCI image layouts in tar files that podman, docker,
 // containerd (ctr images import) and skopeo load:
 //
-//   - kpng.tar: nothing but our static binaries, for several architectures, and a user who is nobody;
+//   - kpng.tar: nothing but our static binaries, all of them, for several architectures, and a user who is nobody: enough for
+//     kpng and for kpng-nat on nftables, which needs no program but itself;
+//   - kpng-iptables.tar: kpng, kpng-allip and kpng-nat with iptables, nft and legacy, from the packages of the Debian or Ubuntu
+//     this runs on, for this machine's architecture;
 //   - kpng-pipe-exec.tar: for the backend of examples/pipe-exec: kpng-callout, the script, and the shell, jq and iptables that it
-//     needs, from the packages of the Debian or Ubuntu this runs on, for this machine's architecture.
+//     needs, made the same way.
 //
-// The same sources (and, for the second image, the same package versions) give the same bytes: file times are SOURCE_DATE_EPOCH, or 0.
+// The same sources (and, where there are packages, the same versions of them) give the same bytes: file times are SOURCE_DATE_EPOCH, or 0.
 //
 // Run it by `make image` or `go run ./scripts/image` in the repository.
 package main
@@ -54,16 +57,23 @@ func run(ctx context.Context, args []string) error {
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
 	}
-	return build(ctx, o, o.write, kpngImage, exampleImage)
+	return build(ctx, o, o.write, []maker{{"kpng", kpngImage}, {iptablesName, iptablesImage}, {exampleName, exampleImage}})
 }
 
-// build makes the images, each as soon as it is ready: those that others build upon come before the example, which needs
-// more than Go.
-func build(ctx context.Context, o *options, write func(*image) error, makers ...func(context.Context, *options) (*image, error)) error {
-	for _, maker := range makers {
-		img, err := maker(ctx, o)
+// maker makes the image of a name.
+type maker struct {
+	name string
+	make func(context.Context, *options) (*image, error)
+}
+
+// build makes the images, each as soon as it is ready. Where there are no packages, those that need none are made.
+func build(ctx context.Context, o *options, write func(*image) error, makers []maker) error {
+	var missing []string
+	for _, m := range makers {
+		img, err := m.make(ctx, o)
 		if errors.Is(err, errNoPackages) {
-			return fmt.Errorf("%s.tar is not made: %w", exampleName, err)
+			missing = append(missing, m.name+".tar")
+			continue
 		}
 		if err != nil {
 			return err
@@ -71,6 +81,9 @@ func build(ctx context.Context, o *options, write func(*image) error, makers ...
 		if err := write(img); err != nil {
 			return err
 		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("not made: %s: %w", strings.Join(missing, ", "), errNoPackages)
 	}
 	return nil
 }
