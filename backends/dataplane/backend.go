@@ -76,6 +76,7 @@ func IsSpecial(ip netip.Addr) bool { return proxy.IsSpecial(ip) }
 // Cmd is a backend's command inside another program: for backendcmd.Register, or for client.Runner's RunCmd.
 type Cmd interface {
 	backendcmd.Cmd
+	backendcmd.Preparer
 	backendcmd.Finisher
 	// Validate reports every fault of the flags at once.
 	Validate() error
