@@ -120,21 +120,26 @@ func (f *family) notFrom(prefixes []netip.Prefix) part {
 }
 
 // notTo matches destinations outside of a prefix.
-func (f *family) notTo(p netip.Prefix) part {
+func (f *family) notTo(p netip.Prefix) part { return f.compare("daddr", "!= ", expr.CmpOpNeq, p) }
+
+// from matches sources in a prefix.
+func (f *family) from(p netip.Prefix) part { return f.compare("saddr", "", expr.CmpOpEq, p) }
+
+func (f *family) compare(field, text string, op expr.CmpOp, p netip.Prefix) part {
 	mask, zero := make([]byte, f.bytes), make([]byte, f.bytes)
 	for i := range p.Bits() {
 		mask[i/8] |= 0x80 >> (i % 8)
 	}
 	name := p.String()
-	exprs := append(f.is(), f.load(f.dst, 1))
+	exprs := append(f.is(), f.load(f.offset(field), 1))
 	if p.IsSingleIP() {
 		name = p.Addr().String()
 	} else {
 		exprs = append(exprs, &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: f.bytes, Mask: mask, Xor: zero})
 	}
 	return part{
-		text:  fmt.Sprintf("%s daddr != %s", f.ip, name),
-		exprs: append(exprs, &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: p.Addr().AsSlice()}),
+		text:  fmt.Sprintf("%s %s %s%s", f.ip, field, text, name),
+		exprs: append(exprs, &expr.Cmp{Op: op, Register: 1, Data: p.Addr().AsSlice()}),
 	}
 }
 

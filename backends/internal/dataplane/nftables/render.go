@@ -111,7 +111,22 @@ func (r *renderer) entry(fam *family, f *dataplane.Frontend) string {
 	case len(f.Sources) == 0:
 		return emptyChain(dataplane.Drop)
 	}
-	return r.chain("front", f.Key(), []rule{{fam.notFrom(f.Sources), drop}, {goTo(to)}})
+	return r.chain("front", f.Key(), fromSources(fam, f.Sources, to))
+}
+
+// fewSources are looked at one by one. For more there is a set, which the kernel searches faster, but makes the slower the
+// more there are.
+const fewSources = 10
+
+func fromSources(fam *family, sources []netip.Prefix, to string) []rule {
+	if len(sources) > fewSources {
+		return []rule{{fam.notFrom(sources), drop}, {goTo(to)}}
+	}
+	var rules []rule
+	for _, p := range disjoint(sources) {
+		rules = append(rules, rule{fam.from(p), goTo(to)})
+	}
+	return append(rules, rule{drop})
 }
 
 // add a chain that may be common: it is the frontend's own if it is about affinity, as what it leads to then is.

@@ -78,6 +78,10 @@ func scenarios() map[string][]*dataplane.Service {
 	localNone.Local, localNone.Masquerade = &dataplane.Pool{Empty: dataplane.Drop}, dataplane.Always
 	sources := port("203.0.113.8", 443, targets(0, "11.0.1.2")...)
 	sources.Sources = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("192.0.2.1/32")}
+	manySources := port("1000::8", 445, targets(0, "1100::102")...)
+	for i := range 12 {
+		manySources.Sources = append(manySources.Sources, netip.PrefixFrom(addr(fmt.Sprintf("2001:db8:%x::", 2*i)), 48))
+	}
 	nobody := port("203.0.113.8", 444, targets(0, "11.0.1.2")...)
 	nobody.Sources = []netip.Prefix{}
 	sticky := port("203.0.113.9", 53, targets(5353, "11.0.1.2", "11.0.1.3")...)
@@ -112,7 +116,7 @@ func scenarios() map[string][]*dataplane.Service {
 		"big":      {service("ns/big", big)},
 		"mixed":    {service("ns/mixed", stickyLocal, stickyToo)},
 		"local":    {service("ns/local", local), service("ns/local-none", localNone)},
-		"sources":  {service("ns/sources", sources, nobody)},
+		"sources":  {service("ns/sources", sources, nobody, manySources)},
 		"affinity": {service("ns/sticky", sticky, sticky6)},
 		"none":     {service("ns/none", port("203.0.113.10", 80), drop)},
 		"egress":   {egress},
