@@ -16,8 +16,20 @@ import (
 	"sigs.k8s.io/kpng/internal/netlab"
 )
 
-// BenchmarkReplace writes so many Services with ten endpoints each; BenchmarkApply exchanges one endpoint of one of them.
+// BenchmarkReplace writes so many Services with ten endpoints each where there is nothing, BenchmarkRestart where all of
+// them are already; BenchmarkApply exchanges one endpoint of one of them.
 func BenchmarkReplace(b *testing.B) {
+	withServices(b, func(b *testing.B, w *Writer, services []*dataplane.Service) {
+		for b.Loop() {
+			b.StopTimer()
+			require.NoError(b, w.Cleanup(b.Context()))
+			b.StartTimer()
+			require.NoError(b, w.Replace(b.Context(), services))
+		}
+	})
+}
+
+func BenchmarkRestart(b *testing.B) {
 	withServices(b, func(b *testing.B, w *Writer, services []*dataplane.Service) {
 		for b.Loop() {
 			require.NoError(b, w.Replace(b.Context(), services))
