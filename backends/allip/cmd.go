@@ -22,6 +22,9 @@ func init() {
 	backendcmd.Register("to-allip", func() backendcmd.Cmd { return New() })
 }
 
+// connMark is a bit of connections' marks that no other backend of ours has.
+const connMark = 0x4000
+
 // Cmd is the backend as a command.
 type Cmd struct {
 	*proxy.Cmd
@@ -34,7 +37,7 @@ func New() *Cmd {
 	c.Cmd = proxy.New(proxy.Spec{
 		Owner: "kpng-allip", Flags: &c.config, Preferred: driver.IPTables, AllEndpoints: true,
 		Dataplane: func() dataplane.Options {
-			return dataplane.Options{Priority: 4, ClusterCIDRs: c.config.ClusterCIDRs.List}
+			return dataplane.Options{Priority: 4, ConnMark: connMark, ClusterCIDRs: c.config.ClusterCIDRs.List}
 		},
 		Rules: func() proxy.Rules { return rules(&c.config) },
 		Start: c.warn,

@@ -72,9 +72,13 @@ or iptables, in a table or chains of their own; they stay when the program ends,
   %[1]s --cleanup`, cmd.CommandPath())
 }
 
+// connMark is a bit of connections' marks that no other backend of ours has.
+const connMark = 0x2000
+
 func (c *Cmd) dataplane() dataplane.Options {
 	return dataplane.Options{
 		Priority:      5,
+		ConnMark:      connMark,
 		ClusterCIDRs:  c.config.ClusterCIDR.List,
 		NodePortCIDRs: c.config.NodePortAddresses.List,
 		DropInvalid:   dropsInvalid(),
@@ -110,7 +114,7 @@ func (c *Cmd) start(ctx context.Context) error {
 }
 
 // healthy tells whether the node's rules are true.
-func (c *Cmd) healthy() bool { return c.Ready() == nil }
+func (c *Cmd) healthy() bool { return c.Options.Alive() }
 
 func (c *Cmd) observe(list []changes.Change) {
 	if c.ports != nil {

@@ -62,7 +62,8 @@ type Options struct {
 	// DropInvalid drops forwarded packets that connection tracking calls invalid. They would pass without being translated
 	// back, and their receiver would answer with a reset that ends the connection (kubernetes/kubernetes#74839).
 	DropInvalid bool
-	// ConnMark is a bit of the mark of each connection that we redirected, by which FORWARD accepts it.
+	// ConnMark is a bit of the mark of each connection that we redirected, by which FORWARD accepts it. An owner that sets
+	// it has it for itself: by it, flows are known for its own that were left by an earlier run.
 	ConnMark uint32
 }
 

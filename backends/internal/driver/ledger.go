@@ -86,6 +86,13 @@ func (l *ledger) settled() (bool, error) {
 	return !l.writing && (tried || l.stuck), l.failure
 }
 
+// alive tells whether the last round wrote what the kernel takes.
+func (l *ledger) alive() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.stuck && !errors.Is(l.failure, errNothingYet)
+}
+
 // take hands over what changed, and what is desired of that and of more; of all services with full.
 func (l *ledger) take(full bool, more []string) *round {
 	l.mu.Lock()

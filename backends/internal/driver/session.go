@@ -56,7 +56,8 @@ func (o *Options) Open(ctx context.Context, d dataplane.Options) (*Session, erro
 	if err := sysctls("/proc/sys").ensureForwarding(o.SetSysctls); err != nil {
 		return nil, err
 	}
-	o.shared().start(writer, cleaner{conntrack.Cleaner{ResetTCP: o.ResetTCP, NodePortCIDRs: d.NodePortCIDRs}}, func(ctx context.Context) {
+	flows := cleaner{conntrack.Cleaner{ResetTCP: o.ResetTCP, NodePortCIDRs: d.NodePortCIDRs, OwnConnMark: d.ConnMark}}
+	o.shared().start(writer, flows, func(ctx context.Context) {
 		// What a run with the other dataplane wrote would still redirect, with targets that are not true any more.
 		if err := cleanup(ctx, other); err != nil {
 			klog.ErrorS(err, "Removing what the other dataplane may have written")
@@ -113,6 +114,10 @@ func (o *Options) Collectors() []prometheus.Collector { return o.shared().Collec
 
 // Ready tells why the kernel is not as desired, or nil.
 func (o *Options) Ready() error { return o.shared().Ready() }
+
+// Alive tells whether the kernel follows, but for services that it refuses: what a load balancer wants to know of a
+// node. One bad service, which all nodes have, must not take all of them away.
+func (o *Options) Alive() bool { return o.shared().ledger.alive() }
 
 // Update takes changes of what the kernel is to do; Old is not looked at.
 func (s *Session) Update(changes []dataplane.Change) { s.UpdateSince(changes, nil) }

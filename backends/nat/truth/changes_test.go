@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"sigs.k8s.io/kpng/backends/internal/dataplane/nstest"
+	"sigs.k8s.io/kpng/internal/netlab"
 )
 
 // changes are Services that change while they are used.
@@ -47,14 +49,15 @@ type step struct {
 	change   func(context.Context) error
 	ask      func(*table)
 	followed string // the pod that the clients with a fixed port reach; "" is none
+	deleted  bool   // the Service of that name is
 }
 
 func (c *changes) steps() []step {
 	return []step{
-		{"changed", c.away, c.askAway, "n1-b"},
-		{"and back", c.back, c.askBack, "n2-a"},
-		{"to nowhere", func(ctx context.Context) error { return c.followed.setEndpoints(ctx, nil) }, c.askDrained, ""},
-		{"and here again", func(ctx context.Context) error { return c.followed.setEndpoints(ctx, at("n1-a")) }, c.askDrained, "n1-a"},
+		{"changed", c.away, c.askAway, "n1-b", true},
+		{"and back", c.back, c.askBack, "n2-a", false},
+		{"to nowhere", func(ctx context.Context) error { return c.followed.setEndpoints(ctx, nil) }, c.askDrained, "", false},
+		{"and here again", func(ctx context.Context) error { return c.followed.setEndpoints(ctx, at("n1-a")) }, c.askDrained, "n1-a", false},
 	}
 }
 
@@ -131,44 +134,80 @@ func (c *changes) askBack(t *table) {
 	c.askDrained(t)
 }
 
-// clients are those of a world that keep their source port: one for each family and address of the followed Service, and one
-// for each family of the draining.
-type clients struct{ follow, drain map[string]*nstest.Datagrams }
+// clients are those of a world that keep their source port, by what they ask: each address of the followed Service, in each
+// family; the cluster IPs of the Service whose pod terminates, and of the one that is deleted.
+type clients struct{ follow, drain, deleted map[string]*nstest.Datagrams }
 
 // start has the clients of a world ask from now on.
 func (c *changes) start(t *testing.T, w *world) clients {
 	t.Helper()
-	all := clients{map[string]*nstest.Datagrams{}, map[string]*nstest.Datagrams{}}
 	port := uint16(5060)
-	for _, f := range nstest.Families {
-		for _, to := range append(c.followed.fromOutside(), c.followed.clusterIP) {
-			port++
-			all.follow[fmt.Sprintf("%s, %s", to.name, to.in(f))] = w.SendDatagrams(t, "client", port, to.in(f))
+	ask := func(targets ...target) map[string]*nstest.Datagrams {
+		all := map[string]*nstest.Datagrams{}
+		for _, to := range targets {
+			for _, f := range nstest.Families {
+				port++
+				all[fmt.Sprintf("%s, %s", to.name, to.in(f))] = w.SendDatagrams(t, "client", port, to.in(f))
+			}
 		}
-		port++
-		to := c.draining.clusterIP.in(f)
-		all.drain[to.String()] = w.SendDatagrams(t, "client", port, to)
+		return all
 	}
-	return all
+	return clients{
+		follow: ask(append(c.followed.fromOutside(), c.followed.clusterIP)...),
+		drain:  ask(c.draining.clusterIP), deleted: ask(c.deleted.clusterIP),
+	}
 }
 
-// check tells where the clients are. Once the rules are there, flows are to follow within a second.
-func (all clients) check(t *testing.T, w *world, pod, before string) {
+// reach tells that clients get to a pod, or with "" that they are refused. Once the rules are there, flows are to follow
+// within a second.
+func reach(t *testing.T, clients map[string]*nstest.Datagrams, pod, why string) {
 	t.Helper()
 	const soon = time.Second
-	why := "a flow follows"
-	if pod == "" && w.proxy&kubeProxy != 0 {
-		pod, why = before, string(keepsFlows)
-	}
-	for to, d := range all.follow {
+	for to, d := range clients {
 		if pod == "" {
-			require.NoError(t, d.Silent(soon), to)
+			require.NoError(t, d.Silent(soon), "%s: %s", to, why)
 		} else {
 			require.NoError(t, d.AnsweredBy(pod, soon), "%s: %s", to, why)
 		}
 	}
-	for to, d := range all.drain {
-		require.NoError(t, d.AnsweredBy("n1-a", soon), "%s: a flow stays with its pod until that has ended", to)
+}
+
+// check tells where the clients are after a step, when those that follow were at a pod before.
+func (all clients) check(t *testing.T, w *world, s step, before string) {
+	t.Helper()
+	followed, deleted, why := s.followed, "n1-a", "a flow follows"
+	if s.deleted {
+		deleted = ""
+	}
+	if w.proxy&kubeProxy != 0 { // what has nowhere to go
+		why = string(keepsFlows)
+		deleted = "n1-a"
+		if followed == "" {
+			followed = before
+		}
+	}
+	reach(t, all.follow, followed, why)
+	reach(t, all.deleted, deleted, why)
+	reach(t, all.drain, "n1-a", "a flow stays with its pod until that has ended")
+}
+
+// checkSCTP does the same with associations that are set up again and again between the same ports. kube-proxy leaves them as
+// they are until they expire.
+func (c *changes) checkSCTP(t *testing.T, w *world, s step) {
+	t.Helper()
+	if w.proxy&kubeProxy != 0 || nstest.SCTPOfKernel() {
+		return
+	}
+	for _, f := range nstest.Families {
+		p := netlab.Probe{Network: nstest.SCTP, To: c.followed.clusterIP.in(f), From: netip.AddrPortFrom(netip.Addr{}, 5060)}
+		var a netlab.Answer
+		var err error
+		require.Eventually(t, func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), nstest.Silence)
+			defer cancel()
+			a, err = w.Ask(ctx, "client", p)
+			return a.Host == s.followed && (err == nil) == (s.followed != "")
+		}, patience, time.Millisecond, "%s: %v, %v", p.To, a, err)
 	}
 }
 
@@ -178,7 +217,7 @@ func (c *changes) run(t *testing.T, r *session) {
 	for _, w := range r.worlds {
 		flows[w] = c.start(t, w)
 	}
-	r.each(t, "clients start", func(t *testing.T, w *world) { flows[w].check(t, w, "n1-a", "") })
+	r.each(t, "clients start", func(t *testing.T, w *world) { flows[w].check(t, w, step{followed: "n1-a"}, "") })
 	before := ""
 	for _, step := range c.steps() {
 		require.NoError(t, step.change(t.Context()), step.name)
@@ -186,7 +225,8 @@ func (c *changes) run(t *testing.T, r *session) {
 		asked := &table{kind: step.name}
 		step.ask(asked)
 		r.each(t, step.name, func(t *testing.T, w *world) {
-			flows[w].check(t, w, step.followed, before)
+			flows[w].check(t, w, step, before)
+			c.checkSCTP(t, w, step)
 			w.checkAll(t, asked.rows)
 		})
 		before = step.followed
