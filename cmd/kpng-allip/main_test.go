@@ -5,13 +5,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,56 +20,29 @@ import (
 	"sigs.k8s.io/kpng/api/localv1"
 	"sigs.k8s.io/kpng/internal/localtest"
 	"sigs.k8s.io/kpng/internal/netlab"
+	"sigs.k8s.io/kpng/internal/proxytest"
 )
 
-// TestMain lets the tests run the program itself: this test binary is it, when told so.
-func TestMain(m *testing.M) {
-	if os.Getenv("KPNG_TEST_PROGRAM") != "" {
-		main()
-		return
-	}
-	if err := netlab.EnsurePrivilege(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { proxytest.Main(m, main) }
 
-const patience = time.Minute
+const patience = proxytest.Patience
 
-// world is a cluster whose node n2 runs the program, fed by a server.
-type world struct {
-	t       *testing.T
-	cluster *netlab.Cluster
-	node    *netlab.Node
-	server  *localtest.Server
-	vip     [2]netip.Addr
-}
+var vips = []netip.Addr{netip.MustParseAddr("10.0.0.55"), netip.MustParseAddr("1000::55")}
+
+type world struct{ *proxytest.World }
 
 func newWorld(t *testing.T) *world {
-	w := &world{
-		t: t, cluster: netlab.ForTest(t).Cluster(),
-		server: localtest.Start(t, localtest.Unix(filepath.Join(t.TempDir(), "kpng.sock"))),
-		vip:    [2]netip.Addr{netip.MustParseAddr("10.0.0.55"), netip.MustParseAddr("1000::55")},
-	}
-	w.node = w.cluster.Nodes[1]
-	for _, n := range w.cluster.Nodes {
-		for _, pod := range n.Pods {
-			pod.Serve(80, 6000)
-		}
-	}
-	for _, vip := range w.vip {
-		w.cluster.Client.Route(netip.PrefixFrom(vip, vip.BitLen()), w.node.Addr(vip.Is6()), "")
-	}
-	w.set(w.node.Pods[0])
+	w := &world{proxytest.NewWorld(t, []uint16{80, 6000}, vips...)}
+	w.set(w.Node.Pods[0])
 	return w
 }
 
 // set makes pods on n2 the endpoints of the one service.
 func (w *world) set(pods ...*netlab.Host) {
-	w.server.Update(func(s localtest.State) {
+	w.Server.Update(func(s localtest.State) {
 		s.Delete("default/web")
 		svc := localtest.Service("default/web", "172.30.0.1", 80)
-		svc.IPs.ExternalIPs = localv1.NewIPSet(w.vip[0].String(), w.vip[1].String())
+		svc.IPs.ExternalIPs = localv1.NewIPSet(vips[0].String(), vips[1].String())
 		s.SetService(svc)
 		for _, pod := range pods {
 			for _, v6 := range []bool{false, true} {
@@ -83,26 +54,17 @@ func (w *world) set(pods ...*netlab.Host) {
 	})
 }
 
-func (w *world) program(args ...string) (*netlab.Cmd, *bytes.Buffer) {
-	args = append([]string{"--node-name=n2", "--api=" + w.server.Target()}, args...)
-	cmd := w.node.Command(w.t.Context(), os.Args[0], args...)
-	cmd.Env = append(os.Environ(), "KPNG_TEST_PROGRAM=1")
-	stderr := &bytes.Buffer{}
-	cmd.Stderr = stderr
-	return cmd, stderr
-}
-
 // ask probes every family, port and protocol from the client; it returns who answered, or the first error.
 func (w *world) ask() (string, error) {
 	answers := map[string]bool{}
-	for _, vip := range w.vip {
+	for _, vip := range vips {
 		for _, p := range []netlab.Probe{{Network: "tcp", To: netip.AddrPortFrom(vip, 80)}, {Network: "tcp", To: netip.AddrPortFrom(vip, 6000)},
 			{Network: "udp", To: netip.AddrPortFrom(vip, 6000), Size: 1000}, {Network: "icmp", To: netip.AddrPortFrom(vip, 0), Size: 56}} {
-			answer, err := w.cluster.Client.Probe(w.t.Context(), p)
+			answer, err := w.Cluster.Client.Probe(w.T.Context(), p)
 			if err != nil {
 				return "", err
 			}
-			if answer.Client.Addr() != w.cluster.Client.Addr(vip.Is6()) {
+			if answer.Client.Addr() != w.Cluster.Client.Addr(vip.Is6()) {
 				return "", fmt.Errorf("%s: client seen as %s", p.Network, answer.Client)
 			}
 			answers[answer.Host] = true
@@ -118,9 +80,9 @@ func (w *world) ask() (string, error) {
 }
 
 func (w *world) requireAnswer(host, why string) {
-	w.t.Helper()
+	w.T.Helper()
 	var last error
-	require.Eventually(w.t, func() bool {
+	require.Eventually(w.T, func() bool {
 		got, err := w.ask()
 		last = err
 		return err == nil && got == host
@@ -129,23 +91,8 @@ func (w *world) requireAnswer(host, why string) {
 
 // rules are all of the program's, of either kind.
 func (w *world) rules() string {
-	w.t.Helper()
-	var all strings.Builder
-	for _, tool := range []string{"iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save"} {
-		out, err := w.node.Command(w.t.Context(), tool).Output()
-		require.NoError(w.t, err)
-		all.Write(out)
-	}
-	out, err := w.node.Command(w.t.Context(), "nft", "list", "ruleset").Output()
-	require.NoError(w.t, err)
-	all.Write(out)
-	var own strings.Builder
-	for line := range strings.Lines(all.String()) {
-		if strings.Contains(strings.ToLower(line), "kpng-allip") {
-			own.WriteString(line)
-		}
-	}
-	return own.String()
+	w.T.Helper()
+	return w.Rules("kpng-allip")
 }
 
 // TestEveryPacket: all of an address goes to the pod, follows a change, outlives kill -9, goes over to the other
@@ -158,18 +105,18 @@ func TestEveryPacket(t *testing.T) {
 				t.Skip(err)
 			}
 			w := newWorld(t)
-			cmd, stderr := w.program("--iptables-flavor=" + flavor)
+			cmd, stderr := w.Program("--iptables-flavor=" + flavor)
 			require.NoError(t, cmd.Start())
 			w.requireAnswer("n2-a", "start")
-			w.set(w.node.Pods[1])
+			w.set(w.Node.Pods[1])
 			w.requireAnswer("n2-b", "change")
 
 			require.NoError(t, cmd.Process.Kill())
 			_ = cmd.Wait()
 			w.requireAnswer("n2-b", "the rules stay")
 			require.Contains(t, stderr.String(), "CVE-2020-8554")
-			w.set(w.node.Pods[0])
-			cmd, _ = w.program("--dataplane=nftables")
+			w.set(w.Node.Pods[0])
+			cmd, _ = w.Program("--dataplane=nftables")
 			require.NoError(t, cmd.Start())
 			w.requireAnswer("n2-a", "what changed meanwhile, in the other dataplane")
 			require.Eventually(t, func() bool { return !strings.Contains(w.rules(), "KPNG-ALLIP") }, patience, 20*time.Millisecond,
@@ -178,7 +125,7 @@ func TestEveryPacket(t *testing.T) {
 			require.NoError(t, cmd.Wait())
 			require.NotEmpty(t, w.rules())
 
-			cmd, stderr = w.program("--cleanup")
+			cmd, stderr = w.Program("--cleanup")
 			require.NoError(t, cmd.Run(), stderr.String())
 			require.Empty(t, w.rules())
 		})
@@ -188,11 +135,11 @@ func TestEveryPacket(t *testing.T) {
 // TestFixedPort: a client of UDP that keeps its port, and never is silent for long, follows the endpoints.
 func TestFixedPort(t *testing.T) {
 	w := newWorld(t)
-	cmd, _ := w.program()
+	cmd, _ := w.Program()
 	require.NoError(t, cmd.Start())
-	for i, vip := range w.vip {
-		w.set(w.node.Pods[0])
-		for _, step := range [][]*netlab.Host{{w.node.Pods[0]}, {w.node.Pods[1]}, {}, {w.node.Pods[0]}} {
+	for i, vip := range vips {
+		w.set(w.Node.Pods[0])
+		for _, step := range [][]*netlab.Host{{w.Node.Pods[0]}, {w.Node.Pods[1]}, {}, {w.Node.Pods[0]}} {
 			w.set(step...)
 			want := ""
 			if len(step) != 0 {
@@ -203,7 +150,7 @@ func TestFixedPort(t *testing.T) {
 			require.Eventually(t, func() bool {
 				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 				defer cancel()
-				answer, err := w.cluster.Client.Probe(ctx, netlab.Probe{Network: "udp", To: netip.AddrPortFrom(vip, 6000),
+				answer, err := w.Cluster.Client.Probe(ctx, netlab.Probe{Network: "udp", To: netip.AddrPortFrom(vip, 6000),
 					From: netip.AddrPortFrom(netip.Addr{}, uint16(5555+i)), Size: 100})
 				return answer.Host == want && (err == nil) == (want != "")
 			}, patience, 10*time.Millisecond, "%s: %q", vip, want)
@@ -213,7 +160,7 @@ func TestFixedPort(t *testing.T) {
 
 func TestCleanupOnExit(t *testing.T) {
 	w := newWorld(t)
-	cmd, stderr := w.program("--cleanup-on-exit", "--allow-cidrs=10.0.0.0/8,1000::/16")
+	cmd, stderr := w.Program("--cleanup-on-exit", "--allow-cidrs=10.0.0.0/8,1000::/16")
 	require.NoError(t, cmd.Start())
 	w.requireAnswer("n2-a", "start")
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
@@ -224,7 +171,7 @@ func TestCleanupOnExit(t *testing.T) {
 
 func TestDryRun(t *testing.T) {
 	w := newWorld(t)
-	cmd, _ := w.program("--dry-run")
+	cmd, _ := w.Program("--dry-run")
 	out, err := cmd.Output()
 	require.NoError(t, err)
 	require.Contains(t, string(out), "-d 1000::55/128")
@@ -235,12 +182,12 @@ func TestDryRun(t *testing.T) {
 // TestNodeAddress: an address is served while it is none of the node's.
 func TestNodeAddress(t *testing.T) {
 	w := newWorld(t)
-	cmd, _ := w.program()
+	cmd, _ := w.Program()
 	require.NoError(t, cmd.Start())
 	served := func() bool { return strings.Contains(w.rules(), "-d 10.0.0.55/32") }
 	require.Eventually(t, served, patience, 20*time.Millisecond)
 	run := func(args ...string) {
-		out, err := w.node.Command(t.Context(), "ip", args...).CombinedOutput()
+		out, err := w.Node.Command(t.Context(), "ip", args...).CombinedOutput()
 		require.NoError(t, err, string(out))
 	}
 	run("addr", "add", "10.0.0.55/32", "dev", "lo")
@@ -252,15 +199,15 @@ func TestNodeAddress(t *testing.T) {
 
 func TestOnceAndForwarding(t *testing.T) {
 	w := newWorld(t)
-	cmd, stderr := w.program("--once")
+	cmd, stderr := w.Program("--once")
 	require.NoError(t, cmd.Run(), stderr.String())
 	w.requireAnswer("n2-a", "--once ends with the rules written")
 
-	w.node.Sysctl("net.ipv4.ip_forward", "0")
-	cmd, stderr = w.program("--once")
+	w.Node.Sysctl("net.ipv4.ip_forward", "0")
+	cmd, stderr = w.Program("--once")
 	require.Error(t, cmd.Run())
 	require.Contains(t, stderr.String(), "kpng-allip: net.ipv4.ip_forward is 0")
-	cmd, stderr = w.program("--once", "--set-sysctls")
+	cmd, stderr = w.Program("--once", "--set-sysctls")
 	require.NoError(t, cmd.Run(), stderr.String())
 	w.requireAnswer("n2-a", "forwarding is on again")
 }
