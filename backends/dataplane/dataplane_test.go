@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -99,6 +100,19 @@ func to(pod *netlab.Host) *dataplane.Service {
 	}}}
 	s.Normalize()
 	return s
+}
+
+// TestDocumentNamesEveryField: nobody who reads docs/dataplane.md misses a part of the model.
+func TestDocumentNamesEveryField(t *testing.T) {
+	document, err := os.ReadFile("../../docs/dataplane.md")
+	require.NoError(t, err)
+	for _, part := range []any{
+		dataplane.Service{}, dataplane.Frontend{}, dataplane.Pool{}, dataplane.Target{}, dataplane.Egress{}, dataplane.Options{},
+	} {
+		for _, field := range reflect.VisibleFields(reflect.TypeOf(part)) {
+			require.Regexp(t, `\b`+field.Name+`\b`, string(document), "%T", part)
+		}
+	}
 }
 
 // TestDocument: the loop in docs/dataplane.md is the one that is tested here.

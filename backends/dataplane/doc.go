@@ -4,7 +4,7 @@
 // kpng-allip and kpng-nat are built on, under names that anyone may import. docs/write-a-backend.md builds a backend with
 // it, docs/dataplane.md says what happens to a packet and what may be relied on.
 //
-// There are three ways in, each of which needs the ones before it:
+// There are three ways in, each built on the one before:
 //
 //  1. The model, on any operating system: a [Service] is "what is sent to these frontends goes to these targets". It is
 //     plain data, and knows neither Kubernetes nor a kernel.
@@ -14,5 +14,6 @@
 //     model. It brings the connection to kpng, the flags, the guard against addresses that nobody may serve, the
 //     decision between two Services that want one address, retries, repair, and metrics.
 //
-// Writing needs NET_ADMIN and NET_RAW. Names here are aliases: their fields and methods are documented with them.
+// Writing needs NET_ADMIN and NET_RAW. Most names here are aliases: `go doc sigs.k8s.io/kpng/backends/internal/dataplane`
+// documents the fields and methods of the model.
 package dataplane
