@@ -92,7 +92,11 @@ func watchLegacy(h *netlab.Host) (*watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.run(w.poll)
+	before, err := legacyRules(w.fd)
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(w.fd))
+	}
+	w.run(func() error { return w.poll(before) })
 	return w, nil
 }
 
@@ -181,16 +185,18 @@ type tableInfo struct {
 	EntryCount, TotalEntries uint32
 }
 
-func (w *watcher) poll() error {
-	before, err := legacyRules(w.fd)
-	for ; err == nil && !w.stopped(); time.Sleep(pollKernel) {
-		var now uint32
-		if now, err = legacyRules(w.fd); err == nil && now != before {
+func (w *watcher) poll(before uint32) error {
+	for ; !w.stopped(); time.Sleep(pollKernel) {
+		now, err := legacyRules(w.fd)
+		if err != nil {
+			return err
+		}
+		if now != before {
 			w.commits <- commit{at: time.Now()}
 			before = now
 		}
 	}
-	return err
+	return nil
 }
 
 func legacyRules(fd int) (uint32, error) {
