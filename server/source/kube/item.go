@@ -121,7 +121,7 @@ func sliceItem(es *discoveryv1.EndpointSlice) *item {
 	i.problems = problems
 	digest := newDigester(i)
 	if slice != nil {
-		digest.text(slice.Service)
+		digest.text(slice.Service + strconv.FormatBool(slice.Headless))
 		for _, ep := range slice.Endpoints {
 			digest.message(ep)
 		}

@@ -181,6 +181,19 @@ func TestFollows(t *testing.T) {
 	})
 }
 
+// TestHeadlessLabel: a slice that gets the label counts no more for a service that is not headless.
+func TestHeadlessLabel(t *testing.T) {
+	bothProtocols(t, func(t *testing.T, api *fakeAPI) {
+		api.put(service("a", ""), slice("a-1", "a", "", "10.1.0.1"))
+		r := synced(t, newConfig(api, ""))
+		require.Len(t, r.st.Snapshot().Service("ns/a").Endpoints(), 1)
+		labelled := slice("a-1", "a", "", "10.1.0.1")
+		labelled.Labels[corev1.IsHeadlessService] = ""
+		api.put(labelled)
+		require.Eventually(t, func() bool { return len(r.st.Snapshot().Service("ns/a").Endpoints()) == 0 }, deadline, time.Millisecond)
+	})
+}
+
 func TestEmptyIsSynced(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, api *fakeAPI) {
 		for _, proxy := range []string{"", "x"} {
