@@ -24,6 +24,7 @@ type object struct {
 	Kind     string
 	Metadata struct{ Name, Namespace string }
 	Rules    any
+	Data     map[string]string
 	Spec     struct {
 		Template struct{ Spec podSpec }
 	}
@@ -36,8 +37,10 @@ type podSpec struct {
 		RunAsNonRoot   bool
 		SeccompProfile struct{ Type string }
 	}
-	Containers []container
-	Volumes    []struct{ Name string }
+	HostNetwork bool
+	DNSPolicy   string
+	Containers  []container
+	Volumes     []struct{ Name string }
 }
 
 type container struct {
@@ -46,10 +49,21 @@ type container struct {
 	LivenessProbe  *probe
 	ReadinessProbe *probe
 	Resources      struct{ Requests, Limits map[string]string }
-	VolumeMounts   []struct{ Name string }
+	VolumeMounts   []struct {
+		Name, MountPath string
+		ReadOnly        bool
+	}
+	Env []struct {
+		Name      string
+		ValueFrom struct {
+			ConfigMapKeyRef *struct{ Name, Key string }
+			FieldRef        struct{ FieldPath string }
+		}
+	}
 
 	SecurityContext struct {
 		RunAsNonRoot             bool
+		RunAsUser, RunAsGroup    int
 		Privileged               bool
 		AllowPrivilegeEscalation *bool
 		ReadOnlyRootFilesystem   bool
@@ -99,10 +113,18 @@ func names(objects []object) (names []string) {
 	return names
 }
 
+// withPods are the folders that make pods.
+var withPods = []string{"node", "central", "allip", "nat/beside-kube-proxy", "nat/instead-of-kube-proxy"}
+
 func TestBuilds(t *testing.T) {
 	for dir, want := range map[string][]string{
-		"rbac":    {"ServiceAccount kpng", "ClusterRole kpng", "ClusterRoleBinding kpng"},
-		"node":    {"ServiceAccount kpng", "ClusterRole kpng", "ClusterRoleBinding kpng", "ConfigMap kpng", "DaemonSet kpng-node"},
+		"rbac":  {"ServiceAccount kpng", "ClusterRole kpng", "ClusterRoleBinding kpng"},
+		"node":  {"ServiceAccount kpng", "ClusterRole kpng", "ClusterRoleBinding kpng", "ConfigMap kpng", "DaemonSet kpng-node"},
+		"allip": {"ServiceAccount kpng-allip", "ClusterRole kpng-allip", "ClusterRoleBinding kpng-allip", "ConfigMap kpng-allip", "DaemonSet kpng-node-allip"},
+
+		"nat/beside-kube-proxy":     {"ServiceAccount kpng-nat", "ClusterRole kpng-nat", "ClusterRoleBinding kpng-nat", "ConfigMap kpng-nat", "DaemonSet kpng-node-nat"},
+		"nat/instead-of-kube-proxy": {"ServiceAccount kpng-proxy", "ClusterRole kpng-proxy", "ClusterRoleBinding kpng-proxy", "ConfigMap kpng-proxy", "DaemonSet kpng-node-proxy"},
+
 		"central": {"ServiceAccount kpng", "ServiceAccount kpng-node", "ClusterRole kpng", "ClusterRoleBinding kpng", "ConfigMap kpng", "Service kpng-central", "Deployment kpng-central", "PodDisruptionBudget kpng-central", "DaemonSet kpng-node"},
 	} {
 		t.Run(dir, func(t *testing.T) {
@@ -122,7 +144,7 @@ func TestLeastPrivilege(t *testing.T) {
 	}, role.Rules)
 
 	seen := 0
-	for _, dir := range []string{"node", "central"} {
+	for _, dir := range withPods {
 		for _, o := range build(t, dir) {
 			pod := o.Spec.Template.Spec
 			for _, c := range pod.Containers {
@@ -139,12 +161,15 @@ func TestLeastPrivilege(t *testing.T) {
 				require.Contains(t, c.Resources.Limits, "memory", what)
 				require.Equal(t, "/healthz", c.LivenessProbe.HTTPGet.Path, what)
 				require.Equal(t, "/readyz", c.ReadinessProbe.HTTPGet.Path, what)
-				if c.Name == "backend" {
+				switch {
+				case c.Name == "backend":
 					require.Equal(t, []string{"NET_ADMIN", "NET_RAW"}, sc.Capabilities.Add, what)
 					for _, m := range c.VolumeMounts {
 						require.NotEqual(t, "token", m.Name, what)
 					}
-				} else {
+				case dir == "nat/instead-of-kube-proxy": // both in one
+					require.Equal(t, []string{"NET_ADMIN", "NET_RAW"}, sc.Capabilities.Add, what)
+				default:
 					require.Empty(t, sc.Capabilities.Add, what)
 					require.True(t, sc.RunAsNonRoot || pod.SecurityContext.RunAsNonRoot, what)
 				}
@@ -158,16 +183,16 @@ func TestLeastPrivilege(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, 5, seen, "containers")
+	require.Equal(t, 10, seen, "containers")
 }
 
 // Every flag in the manifests is one that the binary knows.
 func TestFlagsExist(t *testing.T) {
 	bin := t.TempDir()
-	out, err := exec.Command("go", "build", "-o", bin+"/", "../cmd/kpng", "../cmd/kpng-callout").CombinedOutput()
+	out, err := exec.Command("go", "build", "-o", bin+"/", "../cmd/...").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	seen := 0
-	for _, dir := range []string{"node", "central"} {
+	for _, dir := range withPods {
 		for _, o := range build(t, dir) {
 			for _, c := range o.Spec.Template.Spec.Containers {
 				seen++
@@ -181,7 +206,7 @@ func TestFlagsExist(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, 5, seen, "containers")
+	require.Equal(t, 10, seen, "containers")
 }
 
 // connected is a pair of buffered connections: over a net.Pipe, two sides that both send an alert would wait for ever.
