@@ -67,5 +67,10 @@ func (c *Cmd) warn(context.Context) error {
 	if len(c.Guard.Allow.List) == 0 {
 		klog.InfoS("WARNING: without --allow-cidrs, whoever may write a Service can take the traffic of any address through its external IPs (CVE-2020-8554)")
 	}
+	for family, v6 := range map[string]bool{"IPv4": false, "IPv6": true} {
+		if c.config.EgressSNAT && !c.config.ClusterCIDRs.Knows(v6) {
+			klog.InfoS("--egress-snat does not concern this family: --cluster-cidrs has no prefix of it", "family", family)
+		}
+	}
 	return nil
 }

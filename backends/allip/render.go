@@ -149,10 +149,13 @@ func allLocal(p dataplane.Pool) bool {
 
 // egress gives each pod on this node one of the service's addresses of its family: the lowest external IP, as who wrote
 // the service chose it, or else the lowest load-balancer IP.
-func egress(frontends []dataplane.Frontend) []dataplane.Egress {
+func egress(frontends []dataplane.Frontend, config *Config) []dataplane.Egress {
 	var chosen [2]*dataplane.Frontend
 	for i := range frontends {
 		f := &frontends[i]
+		if !config.ClusterCIDRs.Knows(f.IP.Is6()) {
+			continue // everything would be outside: connections between pods would leave as the service too
+		}
 		best := chosen[family(f.IP)]
 		if best == nil || f.Kind < best.Kind || (f.Kind == best.Kind && f.IP.Less(best.IP)) {
 			chosen[family(f.IP)] = f
@@ -186,7 +189,7 @@ func finish(s *dataplane.Service, config *Config) *dataplane.Service {
 		return nil
 	}
 	if config.EgressSNAT {
-		out.Egress = egress(out.Frontends)
+		out.Egress = egress(out.Frontends, config)
 		out.Normalize()
 	}
 	return out

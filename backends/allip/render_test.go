@@ -10,13 +10,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
+	"sigs.k8s.io/kpng/backends/internal/proxy"
 	"sigs.k8s.io/kpng/backends/internal/proxy/rendertest"
 	"sigs.k8s.io/kpng/client/localsink/fullstate"
 )
 
+// leaving is with --egress-snat.
+var leaving = &Config{Scope: ScopeLocal, EgressSNAT: true, ClusterCIDRs: proxy.Prefixes{List: []netip.Prefix{
+	netip.MustParsePrefix("11.0.0.0/16"), netip.MustParsePrefix("1100::/64"),
+}}}
+
 func TestRender(t *testing.T) {
 	var variants []rendertest.Variant
-	for _, config := range []*Config{{Scope: ScopeLocal}, {Scope: ScopeCluster}, {Scope: ScopeLocal, EgressSNAT: true}} {
+	for _, config := range []*Config{{Scope: ScopeLocal}, {Scope: ScopeCluster}, leaving} {
 		variants = append(variants, rendertest.Variant{
 			Name: fmt.Sprintf("scope %s, egress %t", config.Scope, config.EgressSNAT),
 			Render: func(item *fullstate.ServiceEndpoints) *dataplane.Service {
@@ -34,7 +40,7 @@ func TestRender(t *testing.T) {
 
 // TestEgressOfWhatIsServed: no connection may leave with an address that the service was not given.
 func TestEgressOfWhatIsServed(t *testing.T) {
-	config := &Config{Scope: ScopeLocal, EgressSNAT: true}
+	config := leaving
 	s := render(rendertest.Load(t, "testdata/several-pods.yaml"), config)
 	before := *s
 	given := &dataplane.Service{Name: s.Name}
@@ -49,5 +55,11 @@ func TestEgressOfWhatIsServed(t *testing.T) {
 	require.Len(t, out.Egress, 4)
 	for _, e := range out.Egress {
 		require.NotEqual(t, "10.0.0.55", e.IP.String())
+	}
+
+	only4 := *leaving
+	only4.ClusterCIDRs.List = only4.ClusterCIDRs.List[:1]
+	for _, e := range finish(given, &only4).Egress {
+		require.True(t, e.IP.Is4(), "what is inside of the cluster is not known for IPv6")
 	}
 }

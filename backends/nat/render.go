@@ -108,7 +108,7 @@ func (r *renderer) internal(kind dataplane.Kind, ip netip.Addr, p port, b *backe
 	switch {
 	case r.config.MasqueradeAll:
 		f.Masquerade = dataplane.Always
-	case !r.config.knows(ip.Is6()):
+	case !r.config.ClusterCIDR.Knows(ip.Is6()):
 		f.Masquerade = dataplane.Never // whether a client is a pod cannot be told, and most are
 	}
 	return f
@@ -135,16 +135,6 @@ func (r *renderer) external(kind dataplane.Kind, ip netip.Addr, p port, b *backe
 	f := r.frontend(kind, ip, p, short)
 	f.Local = &own
 	return f
-}
-
-// knows tells whether the flags say which addresses of a family are pods'.
-func (c *Config) knows(v6 bool) bool {
-	for _, p := range c.ClusterCIDR.List {
-		if p.Addr().Is6() == v6 {
-			return true
-		}
-	}
-	return false
 }
 
 // sources are who may use a load-balancer IP, by loadBalancerSourceRanges; nil is everybody.

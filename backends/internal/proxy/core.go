@@ -41,13 +41,14 @@ type core struct {
 	refused map[string]map[netip.Addr]Reason
 	lost    map[claims.Refusal]bool // conflicts that were logged
 	claims  *claims.Table
+	sources *claims.Sources
 }
 
 func newCore(rules Rules, guard *Guard, m *metrics) *core {
 	return &core{
 		rules: rules, guard: guard, metrics: m,
 		wanted: map[string]*dataplane.Service{}, refused: map[string]map[netip.Addr]Reason{},
-		lost: map[claims.Refusal]bool{}, claims: claims.New(),
+		lost: map[claims.Refusal]bool{}, claims: claims.New(), sources: claims.NewSources(),
 	}
 }
 
@@ -106,7 +107,7 @@ func (c *core) decide(names []string) []dataplane.Change {
 		}
 		out = append(out, change)
 	}
-	return out
+	return c.sources.Update(out)
 }
 
 // permitted is a service as it is on this node, without the frontends that the guard refuses, and the addresses of

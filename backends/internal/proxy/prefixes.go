@@ -66,3 +66,13 @@ func (p *Prefixes) Contains(ip netip.Addr) bool {
 	}
 	return false
 }
+
+// Knows tells whether there are prefixes of a family.
+func (p *Prefixes) Knows(v6 bool) bool {
+	for _, prefix := range p.List {
+		if prefix.Addr().Is6() == v6 {
+			return true
+		}
+	}
+	return false
+}
