@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -26,6 +27,7 @@ type object struct {
 	Rules    any
 	Data     map[string]string
 	Spec     struct {
+		Selector struct{ MatchLabels map[string]string }
 		Template struct{ Spec podSpec }
 	}
 }
@@ -100,6 +102,17 @@ func build(t *testing.T, dir string) []object {
 		objects = append(objects, o)
 	}
 	return objects
+}
+
+func daemonSet(t *testing.T, objects []object) object {
+	t.Helper()
+	for _, o := range objects {
+		if o.Kind == "DaemonSet" {
+			return o
+		}
+	}
+	t.Fatal("no DaemonSet")
+	return object{}
 }
 
 func names(objects []object) (names []string) {
@@ -184,6 +197,52 @@ func TestLeastPrivilege(t *testing.T) {
 		}
 	}
 	require.Equal(t, 10, seen, "containers")
+}
+
+// What nobody can know but the cluster's admin is in no ConfigMap, so that a container without it does not start.
+func TestMustBeSet(t *testing.T) {
+	for dir, want := range map[string][]string{
+		"node":                      nil,
+		"allip":                     {"allow-cidrs"},
+		"nat/beside-kube-proxy":     {"cluster-cidr"},
+		"nat/instead-of-kube-proxy": {"cluster-cidr", "apiserver-host", "apiserver-port"},
+	} {
+		data, missing := map[string]string{}, []string(nil)
+		objects := build(t, dir)
+		for _, o := range objects {
+			if o.Kind == "ConfigMap" {
+				data = o.Data
+			}
+		}
+		for _, c := range daemonSet(t, objects).Spec.Template.Spec.Containers {
+			for _, e := range c.Env {
+				if from := e.ValueFrom.ConfigMapKeyRef; from != nil {
+					if _, ok := data[from.Key]; !ok {
+						missing = append(missing, from.Key)
+					}
+				}
+			}
+		}
+		require.Equal(t, want, missing, dir)
+	}
+}
+
+// Pods of two of them may run on one node, which has one network: they share no port, and no Deployment or DaemonSet selects the other's pods.
+func TestSideBySide(t *testing.T) {
+	ports, selectors := map[string]string{}, map[string]string{}
+	for _, dir := range []string{"node", "allip", "nat/beside-kube-proxy", "nat/instead-of-kube-proxy"} {
+		o := daemonSet(t, build(t, dir))
+		component := o.Spec.Selector.MatchLabels["app.kubernetes.io/component"]
+		require.Empty(t, selectors[component], dir)
+		selectors[component] = dir
+		for _, c := range o.Spec.Template.Spec.Containers {
+			port := fmt.Sprint(c.LivenessProbe.HTTPGet.Port)
+			require.Empty(t, ports[port], dir)
+			ports[port] = dir
+			require.Equal(t, port, fmt.Sprint(c.ReadinessProbe.HTTPGet.Port), dir)
+			require.Contains(t, c.Args, "--metrics-listen=127.0.0.1:"+port, dir)
+		}
+	}
 }
 
 // Every flag in the manifests is one that the binary knows.

@@ -113,17 +113,6 @@ func onTop(t *testing.T, dir string, settings ...string) string {
 	return top
 }
 
-func daemonSet(t *testing.T, objects []object) object {
-	t.Helper()
-	for _, o := range objects {
-		if o.Kind == "DaemonSet" {
-			return o
-		}
-	}
-	t.Fatal("no DaemonSet")
-	return object{}
-}
-
 // kubelet runs the containers of one pod on a node with an API server.
 type kubelet struct {
 	t    *testing.T
