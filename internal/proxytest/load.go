@@ -124,11 +124,18 @@ func (l *Load) ask(from *netlab.Host, p netlab.Probe) {
 	}
 }
 
-// Run has the load go on until so many more questions were answered.
+// Run has the load go on until so many more questions were answered, or something was lost.
 func (l *Load) Run(questions int64) {
 	l.t.Helper()
 	until := l.asked.Load() + questions
-	require.Eventually(l.t, func() bool { return l.asked.Load() >= until }, Patience, time.Millisecond)
+	require.Eventually(l.t, func() bool { return l.asked.Load() >= until || l.failure() != nil }, Patience, time.Millisecond)
+	require.NoError(l.t, l.failure())
+}
+
+func (l *Load) failure() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return errors.Join(l.errs...)
 }
 
 // RequireNothingLost ends the load.
@@ -138,7 +145,7 @@ func (l *Load) RequireNothingLost() {
 	_ = l.conn.SetDeadline(time.Now().Add(Patience))
 	l.wg.Wait()
 	_ = l.conn.Close()
-	require.NoError(l.t, errors.Join(l.errs...), "of %d questions", l.asked.Load())
+	require.NoError(l.t, l.failure(), "of %d questions", l.asked.Load())
 	require.Equal(l.t, l.sent, l.back, "what was sent over the connection comes back")
 	require.NotZero(l.t, l.back)
 }

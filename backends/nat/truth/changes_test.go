@@ -160,9 +160,12 @@ func (c *changes) start(t *testing.T, w *world) clients {
 
 // reach tells that clients get to a pod, or with "" that they are refused. Once the rules are there, flows are to follow
 // within a second.
-func reach(t *testing.T, clients map[string]*nstest.Datagrams, pod, why string) {
+func reach(t *testing.T, w *world, clients map[string]*nstest.Datagrams, pod, why string) {
 	t.Helper()
-	const soon = time.Second
+	soon := time.Second
+	if w.proxy&kubeProxy != 0 {
+		soon = patience
+	}
 	for to, d := range clients {
 		if pod == "" {
 			require.NoError(t, d.Silent(soon), "%s: %s", to, why)
@@ -186,9 +189,9 @@ func (all clients) check(t *testing.T, w *world, s step, before string) {
 			followed = before
 		}
 	}
-	reach(t, all.follow, followed, why)
-	reach(t, all.deleted, deleted, why)
-	reach(t, all.drain, "n1-a", "a flow stays with its pod until that has ended")
+	reach(t, w, all.follow, followed, why)
+	reach(t, w, all.deleted, deleted, why)
+	reach(t, w, all.drain, "n1-a", "a flow stays with its pod until that has ended")
 }
 
 // checkSCTP does the same with associations that are set up again and again between the same ports. kube-proxy leaves them as

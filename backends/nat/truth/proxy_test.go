@@ -123,6 +123,7 @@ func newWorld(t *testing.T, p proxies, name string, args func(dir string) []stri
 	command := args(dir)
 	cmd := w.Host("n1").Command(t.Context(), command[0], command[1:]...)
 	cmd.Stdout, cmd.Stderr = file, file
+	cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+filepath.Join(dir, "xtables.lock")) // no other's, of other networks
 	require.NoError(t, cmd.Start())
 	go func() {
 		defer close(w.ended)
