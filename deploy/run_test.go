@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -53,7 +54,7 @@ func TestRuns(t *testing.T) {
 	} {
 		t.Run(dir, func(t *testing.T) {
 			t.Parallel()
-			k := newKubelet(t, bin)
+			k := newKubelet(t, netlab.ForTest(t).Router(nodeName), bin)
 			if !test.labelled { // then nobody serves this address before the program does
 				k.env["KUBERNETES_SERVICE_HOST"] = "10.96.0.1"
 			}
@@ -120,13 +121,16 @@ type kubelet struct {
 	bin  string
 	dir  string            // of the volumes, by name
 	env  map[string]string // what a kubelet gives to every container
+	// endpoints are the addresses of the services' pods, by the last number of the service's.
+	endpoints map[string]string
 }
 
-func newKubelet(t *testing.T, bin string) *kubelet {
-	host := netlab.ForTest(t).Router(nodeName)
-	k := &kubelet{t: t, host: host, bin: bin, dir: t.TempDir(), env: map[string]string{
-		"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "6443",
-	}}
+func newKubelet(t *testing.T, host *netlab.Host, bin string) *kubelet {
+	k := &kubelet{
+		t: t, host: host, bin: bin, dir: t.TempDir(),
+		env:       map[string]string{"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"},
+		endpoints: map[string]string{"10": "10.244.0.10", "20": "10.244.0.20"},
+	}
 	ca := k.apiServer()
 	const fsGroup = 65532
 	for _, d := range []string{"run", "token"} {
@@ -191,6 +195,13 @@ func (k *kubelet) start(c container, objects []object) *netlab.Cmd {
 		args = append(args, strings.NewReplacer(expand...).Replace(arg))
 	}
 	cmd := k.host.Command(k.t.Context(), "unshare", args...)
+	k.run(cmd, c.Name)
+	return cmd
+}
+
+// run starts a program, and shows what it logged when the test has failed.
+func (k *kubelet) run(cmd *netlab.Cmd, name string) {
+	k.t.Helper()
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
 	require.NoError(k.t, cmd.Start())
@@ -198,10 +209,9 @@ func (k *kubelet) start(c container, objects []object) *netlab.Cmd {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // the log is whole then; an error only tells that it had been waited for
 		if k.t.Failed() {
-			k.t.Logf("%s: %s", c.Name, &log)
+			k.t.Logf("%s: %s", name, &log)
 		}
 	})
-	return cmd
 }
 
 func (k *kubelet) environment(c container, objects []object) map[string]string {
@@ -209,9 +219,7 @@ func (k *kubelet) environment(c container, objects []object) map[string]string {
 	if strings.HasPrefix(c.Image, "kpng-iptables:") {
 		env["PATH"] = "/usr/sbin:/usr/bin:/sbin:/bin"
 	}
-	for name, value := range k.env {
-		env[name] = value
-	}
+	maps.Copy(env, k.env)
 	for _, e := range c.Env {
 		from := e.ValueFrom.ConfigMapKeyRef
 		if from == nil {
@@ -260,7 +268,7 @@ func (k *kubelet) apiServer() []byte {
 	}))
 	ended := make(chan struct{})
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		list := lists()[strings.Replace(r.URL.Path, "/namespaces/default/", "/", 1)]
+		list := k.lists()[strings.Replace(r.URL.Path, "/namespaces/default/", "/", 1)]
 		query := r.URL.Query()
 		switch {
 		case r.Header.Get("Authorization") != "Bearer "+token:
@@ -278,7 +286,7 @@ func (k *kubelet) apiServer() []byte {
 			}
 		default:
 			w.Header().Set("Content-Type", "application/json")
-			_ = json.NewEncoder(w).Encode(list(query.Get("labelSelector")))
+			_ = json.NewEncoder(w).Encode(list(r))
 		}
 	}))
 	_ = server.Listener.Close()
@@ -289,34 +297,35 @@ func (k *kubelet) apiServer() []byte {
 }
 
 // lists are the answers by path: a service that kube-proxy would serve, and one with the label.
-func lists() map[string]func(selector string) any {
+func (k *kubelet) lists() map[string]func(*http.Request) any {
 	version := meta.ListMeta{ResourceVersion: "1"}
-	return map[string]func(string) any{
-		"/api/v1/services": func(selector string) any {
-			all := []core.Service{
-				service("plain", "10", nil),
-				service("labelled", "20", map[string]string{"service.kubernetes.io/service-proxy-name": proxyName}),
-			}
+	label := map[string]string{"service.kubernetes.io/service-proxy-name": proxyName}
+	return map[string]func(*http.Request) any{
+		"/api/v1/services": func(r *http.Request) any {
+			all := []core.Service{service("plain", "10", nil), service("labelled", "20", label)}
 			return core.ServiceList{TypeMeta: meta.TypeMeta{Kind: "ServiceList", APIVersion: "v1"}, ListMeta: version,
-				Items: selected(all, selector, func(s core.Service) map[string]string { return s.Labels })}
+				Items: selected(all, r, func(s core.Service) map[string]string { return s.Labels })}
 		},
-		"/apis/discovery.k8s.io/v1/endpointslices": func(selector string) any {
-			all := []discovery.EndpointSlice{
-				slice("plain", "10", map[string]string{}),
-				slice("labelled", "20", map[string]string{"service.kubernetes.io/service-proxy-name": proxyName}),
-			}
+		"/apis/discovery.k8s.io/v1/endpointslices": func(r *http.Request) any {
+			all := []discovery.EndpointSlice{slice("plain", k.endpoints["10"], nil), slice("labelled", k.endpoints["20"], label)}
 			return discovery.EndpointSliceList{TypeMeta: meta.TypeMeta{Kind: "EndpointSliceList", APIVersion: "discovery.k8s.io/v1"}, ListMeta: version,
-				Items: selected(all, selector, func(s discovery.EndpointSlice) map[string]string { return s.Labels })}
+				Items: selected(all, r, func(s discovery.EndpointSlice) map[string]string { return s.Labels })}
 		},
-		"/api/v1/nodes": func(string) any {
-			return meta.PartialObjectMetadataList{TypeMeta: meta.TypeMeta{Kind: "PartialObjectMetadataList", APIVersion: "meta.k8s.io/v1"}, ListMeta: version,
-				Items: []meta.PartialObjectMetadata{{ObjectMeta: meta.ObjectMeta{Name: nodeName, ResourceVersion: "1"}}}}
+		"/api/v1/nodes": func(r *http.Request) any {
+			about := meta.ObjectMeta{Name: nodeName, ResourceVersion: "1"}
+			if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList") { // so kpng asks
+				return meta.PartialObjectMetadataList{TypeMeta: meta.TypeMeta{Kind: "PartialObjectMetadataList", APIVersion: "meta.k8s.io/v1"}, ListMeta: version,
+					Items: []meta.PartialObjectMetadata{{ObjectMeta: about}}}
+			}
+			address := core.NodeAddress{Type: core.NodeInternalIP, Address: k.host.Addr(false).String()}
+			return core.NodeList{TypeMeta: meta.TypeMeta{Kind: "NodeList", APIVersion: "v1"}, ListMeta: version,
+				Items: []core.Node{{ObjectMeta: about, Status: core.NodeStatus{Addresses: []core.NodeAddress{address}}}}}
 		},
 	}
 }
 
-func selected[T any](all []T, selector string, of func(T) map[string]string) (some []T) {
-	s, err := labels.Parse(selector)
+func selected[T any](all []T, r *http.Request, of func(T) map[string]string) (some []T) {
+	s, err := labels.Parse(r.URL.Query().Get("labelSelector"))
 	if err != nil {
 		return nil
 	}
@@ -339,13 +348,14 @@ func service(name, last string, labels map[string]string) core.Service {
 	}
 }
 
-func slice(service, last string, labels map[string]string) discovery.EndpointSlice {
-	labels[discovery.LabelServiceName] = service
+func slice(service, address string, labels map[string]string) discovery.EndpointSlice {
 	node, port, protocol, unnamed := nodeName, int32(8080), core.ProtocolTCP, ""
-	return discovery.EndpointSlice{
-		ObjectMeta:  meta.ObjectMeta{Namespace: "default", Name: service + "-x", ResourceVersion: "1", Labels: labels},
+	s := discovery.EndpointSlice{
+		ObjectMeta:  meta.ObjectMeta{Namespace: "default", Name: service + "-x", ResourceVersion: "1", Labels: map[string]string{discovery.LabelServiceName: service}},
 		AddressType: discovery.AddressTypeIPv4,
-		Endpoints:   []discovery.Endpoint{{Addresses: []string{"10.244.0." + last}, NodeName: &node}},
+		Endpoints:   []discovery.Endpoint{{Addresses: []string{address}, NodeName: &node}},
 		Ports:       []discovery.EndpointPort{{Name: &unnamed, Port: &port, Protocol: &protocol}},
 	}
+	maps.Copy(s.Labels, labels)
+	return s
 }
