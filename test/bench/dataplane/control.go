@@ -60,6 +60,7 @@ func (b *bench) withAPI(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = api.Stop() }() // it kills, which does not fail
+	b.before()
 	t := &trafficLab{}
 	defer t.close()
 	if b.wants(control) {

@@ -52,6 +52,7 @@ type options struct {
 	parts                []string
 	only                 dataplane
 	large                bool
+	nice                 int
 	changeCount, fewest  int
 	changeTime           time.Duration
 	patience             time.Duration
@@ -107,11 +108,13 @@ func run(ctx context.Context) (err error) {
 		}
 	}
 	b.Machine("kpng-nat and kube-proxy")
+	b.Text("\nWhat is measured runs at niceness %d, the API server does not.", b.nice)
 	if b.wants(control) || b.wants(traffic) {
 		if err := b.withAPI(ctx); err != nil {
 			return err
 		}
 	}
+	b.before()
 	if b.wants(backend) {
 		if err := b.backendPart(ctx); err != nil {
 			return err
@@ -133,6 +136,7 @@ func (b *bench) flags() error {
 	flag.IntVar(&b.fewest, "fewest", 5, "changes to measure even when they take longer than -change-time")
 	flag.DurationVar(&b.changeTime, "change-time", 8*time.Second, "time for the changes of a run")
 	flag.DurationVar(&b.patience, "patience", time.Minute, "how long to wait for a first sync")
+	flag.IntVar(&b.nice, "nice", -20, "niceness of what is measured, where it may be set; the API server keeps that of the caller")
 	flag.IntVar(&b.rounds, "rounds", 15, "rounds of traffic")
 	flag.DurationVar(&b.trafficTime, "traffic-time", 300*time.Millisecond, "length of each measurement of traffic")
 	flag.Parse()

@@ -92,13 +92,16 @@ func (b *bench) traffic(ctx context.Context, t *trafficLab) error {
 	}
 	b.Heading("Traffic through a node, nftables")
 	b.Text("New TCP connections a second (%d at a time, each answered with a byte and reset) and the throughput of one connection,\n"+
-		"from a client through the node to a pod, %v each, %d rounds in turns; medians. Ratios are medians of those of each round.\n",
+		"from a client through the node to a pod, %v each, %d rounds in turns; medians. Ratios are medians of those of each round.\n"+
+		"CPU is that of both ends and of the node between them, as far as the kernel counts it to the sender and the receiver.\n",
 		connectors, b.trafficTime, b.rounds)
-	b.Header("through", "connections a second", "of no proxy", "throughput", "of no proxy")
+	b.Header("through", "connections a second", "of no proxy", "CPU of one", "to no proxy", "throughput", "of no proxy", "CPU of a GB", "to no proxy")
 	for _, p := range t.paths {
 		none := t.path(noProxy)
 		b.Row(p.name, fmt.Sprintf("%.0f", median(p.rates)), percent(ratio(p.rates, none.rates)),
-			fmt.Sprintf("%.2f GB/s", median(p.bytes)/1e9), percent(ratio(p.bytes, none.bytes)))
+			fmt.Sprintf("%.0f µs", median(p.rateCPU)*1e6), percent(ratio(p.rateCPU, none.rateCPU)),
+			fmt.Sprintf("%.2f GB/s", median(p.bytes)/1e9), percent(ratio(p.bytes, none.bytes)),
+			fmt.Sprintf("%.0f ms", median(p.bytesCPU)*1e12), percent(ratio(p.bytesCPU, none.bytesCPU)))
 	}
 	b.trafficGoals(t)
 	return nil

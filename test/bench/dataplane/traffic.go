@@ -9,10 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kpng/test/bench/usage"
 )
 
 // path is a way from a client to a pod.
@@ -21,7 +24,9 @@ type path struct {
 	node *node
 	to   netip.AddrPort
 
-	rates, bytes []float64 // of each round: connections, and bytes, a second
+	// Of each round: connections and bytes a second, and the processor time that a connection and a byte took, of both
+	// ends and of the node between them: it says less of what else the machine does.
+	rates, bytes, rateCPU, bytesCPU []float64
 }
 
 const (
@@ -32,15 +37,18 @@ const (
 
 // measure sends traffic for some time: new connections one after the other, then one that is used to the full.
 func (p *path) measure(ctx context.Context, d time.Duration) error {
-	rate, err := p.connections(ctx, d)
-	if err != nil {
-		return fmt.Errorf("%s: %w", p.name, err)
+	for _, m := range []struct {
+		send      func(context.Context, time.Duration) (float64, error)
+		rate, cpu *[]float64
+	}{{p.connections, &p.rates, &p.rateCPU}, {p.throughput, &p.bytes, &p.bytesCPU}} {
+		used, began := usage.CPU(os.Getpid()), time.Now()
+		rate, err := m.send(ctx, d)
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		done := rate * time.Since(began).Seconds()
+		*m.rate, *m.cpu = append(*m.rate, rate), append(*m.cpu, (usage.CPU(os.Getpid())-used).Seconds()/done)
 	}
-	bytes, err := p.throughput(ctx, d)
-	if err != nil {
-		return fmt.Errorf("%s: %w", p.name, err)
-	}
-	p.rates, p.bytes = append(p.rates, rate), append(p.bytes, bytes)
 	return nil
 }
 
