@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package deploy tests the manifests: that they ask for nothing more than is needed, that the flags in them exist, that they
-// build, and that the README's certificates work. Against a real API server they are tried in test/e2e.
+// build, that what they start runs with the rights they give, and that what the READMEs tell one to do works. Against a real API
+// server they are tried in test/e2e.
 package deploy
 
 import (
