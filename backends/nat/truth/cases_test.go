@@ -46,6 +46,8 @@ func cases() *table {
 		{"terminating endpoints", terminatingEndpoints},
 		{"not ready", notReady},
 		{"source ranges", sourceRanges},
+		{"a load balancer's IP on the node", ownLoadBalancer},
+		{"shared addresses", sharedAddresses},
 		{"session affinity", affinity},
 		{hintsKind, hints},
 	} {
@@ -128,6 +130,7 @@ func localWithPods(t *table) {
 		t.ask("client", s, to, by{"n1-a": "client"})
 		t.ask("n1", s, to, by{"n1-a": "n1", "n2-a": "n1"})
 		t.ask("n1-b", s, to, by{"n1-a": "n1-b", "n2-a": "n1-b"})
+		t.ask("n1-a", s, to, by{"n1-a": "n1", "n2-a": "n1-a"}) // hairpin
 	}
 	t.ask("client", s, s.clusterIP, by{"n1-a": "client", "n2-a": "n1"}).with(kubeProxy, hidesClients, by{"n1-a": "n1", "n2-a": "n1"})
 	t.ask("n1-b", s, s.clusterIP, by{"n1-a": "n1-b", "n2-a": "n1-b"})
@@ -140,6 +143,10 @@ func localWithoutPods(t *table) {
 		t.ask("n1", s, to, by{"n2-a": "n1"})
 		t.ask("n1-b", s, to, by{"n2-a": "n1-b"})
 	}
+	nodeless := t.service("local-of-no-node", spec{outside: true, change: externalLocal, endpoints: []endpoint{{pod: "n1-a", nodeless: true}}})
+	t.ask("client", nodeless, nodeless.loadBalancerIP, silence)
+	t.ask("n1-b", nodeless, nodeless.loadBalancerIP, by{"n1-a": "n1-b"})
+
 	// A pod elsewhere is answered past this node, and does not take that for an answer.
 	t.ask("n2-b", s, s.nodePort, nothing)
 }
@@ -229,16 +236,18 @@ func notReady(t *table) {
 	t.ask("client", anyway, anyway.externalIP, by{"n1-a": "client", "n2-a": "n1"}).with(kubeProxy, hidesClients, by{"n1-a": "n1", "n2-a": "n1"})
 }
 
-func sourceRanges(t *table) {
-	ranges := func(hosts ...string) func(*corev1.ServiceSpec) {
-		return func(s *corev1.ServiceSpec) {
-			for _, h := range hosts {
-				for _, f := range nstest.Families {
-					s.LoadBalancerSourceRanges = append(s.LoadBalancerSourceRanges, nstest.Only(f.Addr(h)).String())
-				}
+// ranges lets only these hosts use the load balancer's IP.
+func ranges(hosts ...string) func(*corev1.ServiceSpec) {
+	return func(s *corev1.ServiceSpec) {
+		for _, h := range hosts {
+			for _, f := range nstest.Families {
+				s.LoadBalancerSourceRanges = append(s.LoadBalancerSourceRanges, nstest.Only(f.Addr(h)).String())
 			}
 		}
 	}
+}
+
+func sourceRanges(t *table) {
 	outside := t.service("ranges-client", spec{outside: true, change: ranges("client"), endpoints: at("n1-a")})
 	t.ask("client", outside, outside.loadBalancerIP, by{"n1-a": "client"}).with(kubeProxy, hidesClients, by{"n1-a": "n1"})
 	t.ask("n1-b", outside, outside.loadBalancerIP, silence)
@@ -266,6 +275,51 @@ func sourceRanges(t *table) {
 	})
 	t.ask("client", local, local.loadBalancerIP, by{"n1-a": "client"})
 	t.ask("n2-b", local, local.loadBalancerIP, silence)
+}
+
+// ownLoadBalancer has the IP among the addresses of the node, as some load balancers want it: the node asks itself with that very
+// address as its source.
+func ownLoadBalancer(t *table) {
+	open := t.service("own", spec{outside: true, onNode: true, endpoints: at("n1-a")})
+	t.ask("client", open, open.loadBalancerIP, by{"n1-a": "client"}).with(kubeProxy, hidesClients, by{"n1-a": "n1"})
+	t.ask("n1", open, open.loadBalancerIP, by{"n1-a": itself}).with(kubeProxy, hidesClients, by{"n1-a": "n1"})
+	admitted := t.service("own-admitted", spec{outside: true, onNode: true, change: ranges("n1"), endpoints: at("n1-a")})
+	t.ask("n1", admitted, admitted.loadBalancerIP, by{"n1-a": itself}).with(kubeProxy, hidesClients, by{"n1-a": "n1"})
+	t.ask("client", admitted, admitted.loadBalancerIP, silence)
+	far := t.service("own-far", spec{outside: true, onNode: true, endpoints: at("n2-a")})
+	t.ask("n1", far, far.loadBalancerIP, by{"n2-a": "n1"})
+	shut := t.service("own-shut", spec{outside: true, onNode: true, change: ranges("client"), endpoints: at("n1-a")})
+	t.ask("n1", shut, shut.loadBalancerIP, nothing)
+
+	// The load balancer wants to see all packets itself.
+	proxied := t.service("proxied", spec{outside: true, ipMode: corev1.LoadBalancerIPModeProxy, endpoints: at("n1-a")})
+	t.ask("client", proxied, proxied.loadBalancerIP, nothing)
+	t.ask("n1-b", proxied, proxied.loadBalancerIP, nothing)
+	t.ask("n1-b", proxied, proxied.clusterIP, by{"n1-a": "n1-b"})
+}
+
+// sharedAddresses are one external IP of two Services with different ports, and an external IP that is the node's.
+func sharedAddresses(t *table) {
+	first := t.service("shared-first", spec{outside: true, endpoints: at("n1-a")})
+	second := t.service("shared-second", spec{outside: true, endpoints: at("n1-b"), change: func(s *corev1.ServiceSpec) {
+		s.ExternalIPs = first.externalIP.both()
+		for i := range s.Ports {
+			s.Ports[i].Port = 85
+		}
+	}})
+	t.ask("client", first, first.externalIP, by{"n1-a": "client"}).with(kubeProxy, hidesClients, by{"n1-a": "n1"})
+	t.ask("client", second, first.externalIP.on(85), by{"n1-b": "client"}).with(kubeProxy, hidesClients, by{"n1-b": "n1"})
+
+	own := first.externalIP.of("n1").on(86)
+	onNode := t.service("node-address", spec{outside: true, endpoints: at("n1-a"), change: func(s *corev1.ServiceSpec) {
+		s.ExternalIPs = own.both()
+		for i := range s.Ports {
+			s.Ports[i].Port = int32(own.port)
+		}
+	}})
+	t.ask("client", onNode, own, by{"n1-a": "client"}).with(kubeProxy, hidesClients, by{"n1-a": "n1"})
+	t.ask("n1", onNode, own, by{"n1-a": "n1"})
+	t.ask("n1-b", onNode, own, by{"n1-a": "n1-b"}).with(kubeProxy, hidesClients, by{"n1-a": "n1"})
 }
 
 func affinity(t *table) {

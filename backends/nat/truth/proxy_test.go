@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
 
 	"sigs.k8s.io/kpng/backends/internal/dataplane/nstest"
 	"sigs.k8s.io/kpng/test/e2e/cluster"
@@ -98,8 +100,8 @@ type world struct {
 	ended chan struct{}
 }
 
-// newWorld starts a proxy in a network of its own; it lives as long as the test.
-func newWorld(t *testing.T, p proxies, name string, args func(dir string) []string) *world {
+// newWorld starts a proxy in a network of its own, which has what these Services need of it; it lives as long as the test.
+func newWorld(t *testing.T, p proxies, name string, args func(dir string) []string, services []*service) *world {
 	t.Helper()
 	w := &world{Lab: nstest.New(t, 3), proxy: p, name: name, ended: make(chan struct{})}
 	for pod, port := range onlyServedBy {
@@ -109,6 +111,11 @@ func newWorld(t *testing.T, p proxies, name string, args func(dir string) []stri
 		p := netip.MustParsePrefix(cidr)
 		w.Client.Route(p, w.Addr("n1", p.Addr().Is6()), "")
 		w.Nodes[1].Route(p, w.Addr("n1", p.Addr().Is6()), "")
+	}
+	for _, s := range services {
+		if s.onNode {
+			w.own(t, s.loadBalancerIP)
+		}
 	}
 	// What a proxy refuses in a burst is to be told, each time.
 	w.Host("n1").Sysctl("net.ipv4.icmp_ratemask", "0")
@@ -137,6 +144,24 @@ func newWorld(t *testing.T, p proxies, name string, args func(dir string) []stri
 		}
 	})
 	return w
+}
+
+// own gives n1 more addresses, which it does not use as its own when it talks to others.
+func (w *world) own(t *testing.T, ips target) {
+	t.Helper()
+	links := w.Host("n1").Netlink()
+	lo, err := links.LinkByName("lo")
+	require.NoError(t, err)
+	for _, f := range nstest.Families {
+		addr, err := netlink.ParseAddr(nstest.Only(ips.ip(f)).String())
+		require.NoError(t, err)
+		if f.V6 {
+			addr.ValidLft, addr.PreferedLft = math.MaxUint32, 0 // deprecated
+		} else {
+			addr.Scope = int(netlink.SCOPE_HOST)
+		}
+		require.NoError(t, links.AddrAdd(lo, addr))
+	}
 }
 
 func (w *world) lastWords() string {

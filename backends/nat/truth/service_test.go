@@ -34,6 +34,7 @@ type endpoint struct {
 	port                              int32 // nstest.Port when 0
 	zones, nodes                      []string
 	only                              string // the name of the one port that it has
+	nodeless                          bool   // the slice does not say where it is
 }
 
 // at are ready endpoints.
@@ -60,6 +61,9 @@ type spec struct {
 	change    func(*corev1.ServiceSpec)
 	// outside gives it every address that a service can have: node port, external IP, load balancer's IP.
 	outside bool
+	// onNode has n1 own the load balancer's IP. ipMode is what its controller says of it, "" is nothing.
+	onNode bool
+	ipMode corev1.LoadBalancerIPMode
 }
 
 // service is a Service of the table, with the addresses to ask.
@@ -219,6 +223,9 @@ func (ep endpoint) object(f nstest.Family) discoveryv1.Endpoint {
 		NodeName:   &node,
 		Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &ep.terminating},
 	}
+	if ep.nodeless {
+		e.NodeName = nil
+	}
 	if len(ep.zones)+len(ep.nodes) == 0 {
 		return e
 	}
@@ -256,7 +263,11 @@ func (s *service) setIngress(ctx context.Context, has bool) error {
 	ingress := []corev1.LoadBalancerIngress{}
 	for _, ip := range s.loadBalancerIP.both() {
 		if has {
-			ingress = append(ingress, corev1.LoadBalancerIngress{IP: ip})
+			i := corev1.LoadBalancerIngress{IP: ip}
+			if s.ipMode != "" {
+				i.IPMode = &s.ipMode
+			}
+			ingress = append(ingress, i)
 		}
 	}
 	status := map[string]any{"loadBalancer": map[string]any{"ingress": ingress}}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -44,20 +45,27 @@ type difference struct {
 
 // want is what may come of a question.
 type want interface {
-	// judge tells what is wrong with an answer, or its absence. from is the family of the question.
-	judge(f nstest.Family, a netlab.Answer, err error) error
+	// judge tells what is wrong with an answer to a question that was sent to an address, or with its absence.
+	judge(to netip.Addr, a netlab.Answer, err error) error
 	fmt.Stringer
 }
 
 // by are the pods that answer, all of them in time, with the host whose address each sees as the client's.
 type by map[string]string
 
-func (b by) judge(f nstest.Family, a netlab.Answer, err error) error {
+// itself in the place of a host is the address that was asked.
+const itself = "the address itself"
+
+func (b by) judge(to netip.Addr, a netlab.Answer, err error) error {
 	if err != nil {
 		return err
 	}
 	client, ok := b[a.Host]
-	if !ok || a.Client.Addr() != f.Addr(client) {
+	seen := to
+	if ok && client != itself {
+		seen = nstest.Family{V6: to.Is6()}.Addr(client)
+	}
+	if !ok || a.Client.Addr() != seen {
 		return fmt.Errorf("answer of %s", a)
 	}
 	return nil
@@ -83,7 +91,7 @@ type failure struct {
 	is   func(error) bool
 }
 
-func (w failure) judge(_ nstest.Family, a netlab.Answer, err error) error {
+func (w failure) judge(_ netip.Addr, a netlab.Answer, err error) error {
 	if err == nil {
 		return fmt.Errorf("answer of %s", a)
 	}
@@ -167,7 +175,7 @@ func (w *world) check(ctx context.Context, r *row) error {
 				if fails && i > 0 {
 					continue
 				}
-				if err := w.hear(ctx, r.from, f, p, want); err != nil {
+				if err := w.hear(ctx, r.from, p, want); err != nil {
 					errs = append(errs, fmt.Errorf("%s: %v, %s, %s (%d bytes): want %s: %w", w.name, r, p.To, network, p.Size, want, err))
 				}
 			}
@@ -177,13 +185,13 @@ func (w *world) check(ctx context.Context, r *row) error {
 }
 
 // hear asks until each of the pods was heard.
-func (w *world) hear(ctx context.Context, from string, f nstest.Family, p netlab.Probe, want want) error {
+func (w *world) hear(ctx context.Context, from string, p netlab.Probe, want want) error {
 	pods, _ := want.(by)
 	_, sticks := want.(sticky)
 	heard := map[string]bool{}
 	for i := range enough {
 		a, err := w.once(ctx, from, p, want)
-		if err := want.judge(f, a, err); err != nil {
+		if err := want.judge(p.To.Addr(), a, err); err != nil {
 			return err
 		}
 		heard[a.Host] = true

@@ -39,7 +39,7 @@ func TestTruth(t *testing.T) {
 			t.Logf("%s needs root and is left out", p.name)
 			continue
 		}
-		r.worlds = append(r.worlds, newWorld(t, p.proxies, p.name, p.args))
+		r.worlds = append(r.worlds, newWorld(t, p.proxies, p.name, p.args, r.services))
 	}
 	r.settle(t)
 	r.tellZones(t)
