@@ -24,8 +24,8 @@ type state struct {
 	rulesSum uint64
 }
 
-// committed notes what is there. If somebody else made a transaction at the same time, the next Check looks closer.
-func (w *Writer) committed(before uint32, d *delta, add, del elementLists) {
+// committed counts what was written.
+func (w *Writer) committed(d *delta, add, del elementLists) {
 	w.state.size = w.state.plus(d.size)
 	for set, l := range add {
 		w.state.elements[set] += l.count
@@ -33,13 +33,19 @@ func (w *Writer) committed(before uint32, d *delta, add, del elementLists) {
 	for set, l := range del {
 		w.state.elements[set] -= l.count
 	}
-	if len(d.rules) > 0 || len(d.delChains) > 0 {
+	if len(d.newChains)+len(d.rules)+len(d.delChains) > 0 {
 		w.state.rulesSum = 0
 	}
-	w.state.generation = 0
-	if now := generation(w.conn); before != 0 && now == before+1 {
-		w.state.generation = now
+}
+
+// advance follows the generation over a transaction of ours. If somebody else made one since it was last known, or at the
+// same time, the next Check looks closer.
+func (w *Writer) advance(before uint32) {
+	now := generation(w.conn)
+	if before == 0 || before != w.state.generation || now != before+1 {
+		now = 0
 	}
+	w.state.generation = now
 }
 
 // Check is [dataplane.Writer]'s. Nothing has to be looked at while nobody changed any nftables rule. After that there must

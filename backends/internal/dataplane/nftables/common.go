@@ -61,11 +61,8 @@ func (c choice) moduli() []int {
 	if c.least < c.most {
 		all = slices.Repeat([]int{c.most}, draws)
 	}
-	all = append(all, c.least)
-	if c.least > 1 {
-		all = append(all, 1) // for a packet that is here while targets go away
-	}
-	return all
+	// The last is for a packet that is here while targets go away, or while the first one is replaced.
+	return append(all, c.least, 1)
 }
 
 func (c choice) rules(o dataplane.Options) []rule {

@@ -22,10 +22,11 @@ type delta struct {
 	addSets, delSets     []affinitySet
 	newChains, delChains []string
 	flush                []string
-	rules                []commented
-	common               map[string]common // by name, those in uses
-	uses                 uses
-	size                 size
+	// newRules are those of new chains, rules those of chains that were flushed.
+	newRules, rules []commented
+	common          map[string]common // by name, those in uses
+	uses            uses
+	size            size
 }
 
 // size is how much there is of what is not elements.
@@ -146,11 +147,12 @@ func (d *delta) ownChains(old, now []chain, comment string) {
 		}
 		if ok {
 			d.flush = append(d.flush, c.name)
+			d.rules = append(d.rules, commented{c, comment})
 			d.size.chain(rules, -1)
 		} else {
 			d.newChains = append(d.newChains, c.name)
+			d.newRules = append(d.newRules, commented{c, comment})
 		}
-		d.rules = append(d.rules, commented{c, comment})
 		d.size.chain(c.rules, 1)
 	}
 	for _, c := range old {
@@ -194,7 +196,7 @@ func (d *delta) finish(held uses) {
 		}
 		rules := d.common[name].rules(d.opts)
 		d.newChains = append(d.newChains, name)
-		d.rules = append(d.rules, commented{chain{name, rules}, ""})
+		d.newRules = append(d.newRules, commented{chain{name, rules}, ""})
 		d.size.chain(rules, 1)
 	}
 	for _, name := range ended {
@@ -225,9 +227,8 @@ func (m member) element() *element {
 	return &element{set: m.set, key: dataplane.Key{IP: m.ip}, twice: strings.HasPrefix(m.set, "hairpin")}
 }
 
-// write the delta in the order that the kernel wants: a chain is there before something goes to it, and goes when nothing
-// goes to it any more. Sets that are kept are there.
-func (d *delta) write(t *transaction, l *layout, add, del elementLists, kept map[string]bool) {
+// writeNew writes what is new and that nothing leads to yet. Affinity sets that are kept are there.
+func (d *delta) writeNew(t *transaction, kept map[string]bool) {
 	for _, s := range d.addSets {
 		if !kept[s.name] {
 			t.addAffinitySet(s)
@@ -235,7 +236,15 @@ func (d *delta) write(t *transaction, l *layout, add, del elementLists, kept map
 	}
 	for _, name := range d.newChains {
 		t.addChain(name)
+		t.flushChain(name) // it may be there, after an Apply that failed
 	}
+	for _, c := range d.newRules {
+		t.addRules(c.chain, c.comment)
+	}
+}
+
+// write the rest in the order that the kernel wants: a chain goes when nothing goes to it any more.
+func (d *delta) write(t *transaction, l *layout, add, del elementLists) {
 	t.eachElements(unix.NFT_MSG_DELSETELEM, l, del)
 	for _, name := range append(d.flush, d.delChains...) {
 		t.flushChain(name)

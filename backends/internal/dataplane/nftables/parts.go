@@ -22,7 +22,12 @@ type part struct {
 	exprs []expr.Any
 	// set is an anonymous set that the last of exprs looks up; its ID is filled in when it is written.
 	set *anonymous
+	// comment of the rule, if this is one.
+	comment string
 }
+
+// comment ends a rule.
+func comment(text string) part { return part{text: "comment " + strconv.Quote(text), comment: text} }
 
 // rule of a chain.
 type rule []part

@@ -141,8 +141,9 @@ type affinitySet struct {
 	timeout time.Duration
 }
 
-// maxClients bounds what is remembered of a target's clients. Those beyond it have no affinity.
-const maxClients = 65535
+// maxClients bounds what is remembered of a target's clients. Those beyond it have no affinity. The kernel makes a table for
+// as many at once, of 128 KiB; it would be 1 MiB for what nft has where nothing is said, 65535.
+const maxClients = 3 << 12
 
 func (s affinitySet) definition() string {
 	return fmt.Sprintf("\tset %s {\n\t\ttype %s\n\t\tsize %d\n\t\tflags dynamic,timeout\n\t\ttimeout %ds\n\t}\n",

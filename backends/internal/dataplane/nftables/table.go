@@ -46,7 +46,10 @@ func layoutOf(o dataplane.Options) *layout {
 		{emptyChain(dataplane.Drop), []rule{{drop}}},
 		services,
 	}
-	jump := []rule{{verdict(expr.VerdictJump, "services")}}
+	// Twice: in the instant in which an element is replaced by another with its key, the kernel may find neither (seen with
+	// Linux 6.18), and the connection would be none of ours for good.
+	toServices := verdict(expr.VerdictJump, "services")
+	jump := []rule{{toServices}, {toServices, comment("again: a change may hide a frontend for an instant")}}
 	before := priorityDestination - 10 + o.Priority
 	l.bases = []base{
 		{"prerouting", "nat", unix.NF_INET_PRE_ROUTING, "prerouting", before, jump},

@@ -33,7 +33,7 @@ func (w *Writer) Text(services []*dataplane.Service) string {
 		head := fmt.Sprintf("\t\ttype %s hook %s priority %d; policy accept;\n", p.typ, p.hookName, p.priority)
 		writeChain(&b, chain{p.name, p.rules}, head, "")
 	}
-	for _, c := range d.rules {
+	for _, c := range d.newRules {
 		writeChain(&b, c.chain, "", c.comment)
 	}
 	b.WriteString("}\n")

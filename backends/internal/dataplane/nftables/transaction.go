@@ -105,6 +105,9 @@ func (t *transaction) addRule(chain string, r rule, comment string) {
 		if p.set != nil {
 			ids[i] = t.addAnonymous(p.set)
 		}
+		if p.comment != "" {
+			comment = p.comment
+		}
 	}
 	t.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND)
 	t.text(unix.NFTA_RULE_TABLE, t.table)

@@ -79,44 +79,60 @@ func (w *Writer) forget() {
 
 // Replace is [dataplane.Writer]'s.
 func (w *Writer) Replace(ctx context.Context, services []*dataplane.Service) error {
+	w.written = 0
 	add := elementLists{}
 	d := newDelta(w.opts, func(e *element) { add.add(e, false) }, nil)
 	for _, s := range services {
 		d.service(nil, s)
 	}
 	d.finish(newUses())
-	return w.transact(func(t *transaction) error {
+	err := w.transact(func(t *transaction) error {
 		kept, err := w.clear(t, d.addSets)
 		if err != nil {
 			return err
 		}
 		t.addTable()
 		t.addLayout(w.layout)
-		d.write(t, w.layout, add, nil, kept)
+		d.writeNew(t, kept)
+		d.write(t, w.layout, add, nil)
 		return nil
-	}, func(before uint32) {
-		w.forget()
-		w.uses.add(d.uses)
-		w.committed(before, d, add, nil)
-		w.passForward(ctx)
 	})
+	if err != nil {
+		return err
+	}
+	w.forget()
+	w.uses.add(d.uses)
+	w.committed(d, add, nil)
+	w.passForward(ctx)
+	return nil
 }
 
-// Apply is [dataplane.Writer]'s.
+// Apply is [dataplane.Writer]'s. New chains are written before, on their own, where they do no harm: a packet that is just
+// being looked at goes by the rules of before the transaction, but by the elements of after it, and a chain that is new is
+// empty to it.
 func (w *Writer) Apply(_ context.Context, changes []dataplane.Change) error {
+	w.written = 0
 	add, del := elementLists{}, elementLists{}
 	d := newDelta(w.opts, func(e *element) { add.add(e, false) }, func(e *element) { del.add(e, true) })
 	for _, c := range changes {
 		d.service(c.Old, c.New)
 	}
 	d.finish(w.uses)
-	return w.transact(func(t *transaction) error {
-		d.write(t, w.layout, add, del, nil)
-		return nil
-	}, func(before uint32) {
-		w.uses.add(d.uses)
-		w.committed(before, d, add, del)
-	})
+	for _, fill := range []func(*transaction){
+		func(t *transaction) { d.writeNew(t, nil) },
+		func(t *transaction) { d.write(t, w.layout, add, del) },
+	} {
+		err := w.transact(func(t *transaction) error {
+			fill(t)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	w.uses.add(d.uses)
+	w.committed(d, add, del)
+	return nil
 }
 
 // Cleanup is [dataplane.Writer]'s.
@@ -124,19 +140,21 @@ func (w *Writer) Cleanup(ctx context.Context) error {
 	err := w.transact(func(t *transaction) error {
 		t.removeTable()
 		return nil
-	}, func(uint32) { w.forget() })
+	})
+	if err == nil {
+		w.forget()
+	}
 	if other := w.forward.Remove(ctx); other != nil {
 		err = errors.Join(err, fmt.Errorf("nftables: cleanup: %w", other))
 	}
 	return err
 }
 
-// transact makes one transaction. When it is made, done is called with the generation before it.
-func (w *Writer) transact(fill func(*transaction) error, done func(before uint32)) error {
+// transact makes one transaction, if there is anything to do.
+func (w *Writer) transact(fill func(*transaction) error) error {
 	if err := w.open(); err != nil {
 		return err
 	}
-	before := generation(w.conn)
 	t := begin(w.opts.Owner)
 	if err := fill(t); err != nil {
 		return fmt.Errorf("nftables: table inet %s: %w", w.opts.Owner, err)
@@ -148,12 +166,13 @@ func (w *Writer) transact(fill func(*transaction) error, done func(before uint32
 	if batch == nil {
 		return nil
 	}
+	before := generation(w.conn)
 	if err := send(w.conn, batch); err != nil {
 		w.Close() // there may be more answers
 		return fmt.Errorf("nftables: table inet %s: %w", w.opts.Owner, err)
 	}
-	w.written = t.elements
-	done(before)
+	w.written += t.elements
+	w.advance(before)
 	return nil
 }
 
@@ -174,5 +193,5 @@ func (w *Writer) Close() {
 	w.conn = nil
 }
 
-// Written is how many rules and elements the last transaction wrote or removed.
+// Written is how many rules and elements the last Replace or Apply wrote or removed.
 func (w *Writer) Written() int { return w.written }
