@@ -18,11 +18,14 @@ func TestForwarding(t *testing.T) {
 	tests := map[string]struct {
 		is     map[string]string
 		set    bool
+		only4  bool // the node has no IPv6 address
 		wants  map[string]string
 		faults []string
 	}{
 		"on":           {is: map[string]string{v4: "1", v6: "1"}, wants: map[string]string{v4: "1", v6: "1"}},
 		"off":          {is: map[string]string{v4: "0", v6: "0"}, wants: map[string]string{v4: "0", v6: "0"}, faults: []string{v4 + " is 0", v6 + " is 0", "--set-sysctls"}},
+		"no address":   {is: map[string]string{v4: "1", v6: "0"}, only4: true, wants: map[string]string{v4: "1", v6: "0"}},
+		"no IPv4":      {is: map[string]string{v4: "0", v6: "0"}, only4: true, wants: map[string]string{v4: "0", v6: "0"}, faults: []string{v4 + " is 0"}},
 		"set":          {is: map[string]string{v4: "0", v6: "0"}, set: true, wants: map[string]string{v4: "1", v6: "1"}},
 		"without IPv6": {is: map[string]string{v4: "0"}, set: true, wants: map[string]string{v4: "1"}},
 	}
@@ -33,7 +36,7 @@ func TestForwarding(t *testing.T) {
 				require.NoError(t, os.MkdirAll(filepath.Dir(dir.path(key)), 0o700))
 				require.NoError(t, os.WriteFile(dir.path(key), []byte(value+"\n"), 0o600))
 			}
-			err := dir.ensureForwarding(test.set)
+			err := dir.ensureForwarding(test.set, !test.only4)
 			if test.faults == nil {
 				require.NoError(t, err)
 			}

@@ -53,7 +53,7 @@ func (o *Options) Open(ctx context.Context, d dataplane.Options) (*Session, erro
 	case o.DryRun:
 		return &Session{options: o, writer: writer, dry: map[string]*dataplane.Service{}}, nil
 	}
-	if err := sysctls("/proc/sys").ensureForwarding(o.SetSysctls); err != nil {
+	if err := sysctls("/proc/sys").ensureForwarding(o.SetSysctls, hasIPv6()); err != nil {
 		return nil, err
 	}
 	flows := cleaner{conntrack.Cleaner{ResetTCP: o.ResetTCP, NodePortCIDRs: d.NodePortCIDRs, OwnConnMark: d.ConnMark}}
