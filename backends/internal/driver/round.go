@@ -208,6 +208,9 @@ func (d *Driver) close(ctx context.Context, r *round, err error, took time.Durat
 	}
 	d.ledger.close(r, failure, d.undecided())
 	if d.replaced != nil {
+		// A run that ends with its first state (--once) is not to leave that half done.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		defer cancel()
 		d.replaced(ctx)
 		d.replaced = nil
 	}

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/kpng/client/localsink"
 )
 
-// cleanupTimeout bounds a cleanup at the end, when no context does any more.
+// cleanupTimeout bounds a cleanup that is not to be broken off when the run ends.
 const cleanupTimeout = 20 * time.Second
 
 // Session is one run of a backend, as its flags say.
