@@ -56,8 +56,8 @@ type commented struct {
 type uses struct {
 	chains  map[string]int
 	members map[member]int
-	// spare choices were used. They stay until the next Replace: to add a rule about a map of targets makes the kernel
-	// walk through all targets, once for each chain.
+	// spare chains were used. They stay until the next Replace: a new rule that leads on makes the kernel walk through
+	// all frontends, and one about a map of targets through all targets.
 	spare map[string]bool
 }
 
@@ -200,7 +200,7 @@ func (d *delta) finish(held uses) {
 		d.size.chain(rules, 1)
 	}
 	for _, name := range ended {
-		if _, ok := d.common[name].(choice); ok {
+		if _, many := d.common[name].(origin); !many { // there are as many of those as pairs of the others
 			d.uses.spare[name] = true
 			continue
 		}

@@ -10,7 +10,8 @@
 //	unmark, postrouting  masquerade and give pods their egress address; local4/6 are the targets on this node
 //
 // A service has no chain and no set of its own, only elements: the kernel searches the list of all sets whenever one is
-// made or named. The chains that the elements lead to are few, and each is there as long as it is needed:
+// made or named. The chains that the elements lead to are few; each is made when it is first needed, and the first two kinds
+// then stay until the next Replace:
 //
 //	targets4-tcp-12      draws a number and redirects to that target: for all frontends with 9 to 12 targets
 //	non-local-targets4-tcp-12, remote-..., always-...  mark what postrouting is to masquerade, before that

@@ -236,14 +236,20 @@ func TestApplyIsReplace(t *testing.T) {
 	apply()
 }
 
-// withoutSpare leaves chains out of a listing that nothing leads to: Apply keeps those that choose targets.
+// withoutSpare leaves chains out of a listing that nothing leads to: Apply keeps those that mark, and that choose targets.
 func withoutSpare(listing string) string {
-	return regexp.MustCompile(`(?s)\tchain (\w+targets[46]-[a-z0-9-]+|targets[46]-[a-z0-9-]+) \{.*?\n\t\}\n`).ReplaceAllStringFunc(listing, func(block string) string {
-		if name := strings.Fields(block)[1]; regexp.MustCompile(`(goto|jump) ` + name + `[\s,]`).MatchString(listing) {
+	spare := regexp.MustCompile(`(?s)\tchain [a-z-]*targets[46]-[a-z0-9-]+ \{.*?\n\t\}\n`)
+	less := spare.ReplaceAllStringFunc(listing, func(block string) string {
+		name := strings.Fields(block)[1]
+		if strings.Contains(name, "--") || regexp.MustCompile(`goto `+name+`[\s,]`).MatchString(listing) {
 			return block
 		}
 		return ""
 	})
+	if less == listing {
+		return less
+	}
+	return withoutSpare(less) // what only a spare chain leads to
 }
 
 // sortedLines is a listing without the order in which objects were made.
