@@ -23,7 +23,8 @@
 //	pool4-HASH, local4-HASH  chooses a target with affinity; origin4-HASH and masq4-HASH before that
 //	affinity4-HASH, target4-HASH  a target's clients, and the way to it
 //
-// A change of a service is one transaction that writes the elements that differ, and chains of the service that do.
+// A change of a service is one transaction that writes the elements that differ, and chains of the service that do; before
+// it, if there are new chains, one that adds them where nothing leads to them yet.
 // What a service becomes is computed by [renderer], which is pure, and forgotten when it is written: it can be computed again
 // from the model. Nothing is read from the kernel to make a change. A Replace keeps the affinity sets that are wanted, with
 // the clients in them, and has everything else anew.
