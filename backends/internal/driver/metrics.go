@@ -47,7 +47,7 @@ func newMetrics() *metrics {
 			Help: "Syncs that did not program everything, by kind (full or partial) and cause: refused, unsupported, timeout, tool or other.",
 		}, []string{"kind", "cause"}),
 		success:  gauge("last_success_timestamp_seconds", "When a sync last left the kernel as desired."),
-		elements: counter("elements_written_total", "Rules and elements written to the kernel, or removed; not told by all dataplanes."),
+		elements: counter("elements_written_total", "Rules and elements written to the kernel, or removed."),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    prefix + "network_programming_duration_seconds",
 			Help:    "Time from a change of a service's endpoints in the cluster until the kernel had it; what was there at the start is not counted.",

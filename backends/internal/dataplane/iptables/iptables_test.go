@@ -208,6 +208,8 @@ func TestReplaceLeavesWhatIsRight(t *testing.T) {
 	inBothFlavors(t, func(t *testing.T, w *Writer, flavor Flavor) {
 		services := scenarios()[6].services
 		require.NoError(t, w.Replace(t.Context(), services))
+		rules := strings.Count("\n"+w.Text(services), "\n-")
+		require.Equal(t, rules, w.Written(), "all that is there")
 		for _, f := range families {
 			state := w.state(services, f)
 			for _, table := range tables {
@@ -221,6 +223,8 @@ func TestReplaceLeavesWhatIsRight(t *testing.T) {
 		again, err := New(options(), flavor)
 		require.NoError(t, err)
 		require.NoError(t, again.Replace(t.Context(), services))
+		require.Greater(t, again.Written(), 0)
+		require.Less(t, again.Written(), rules, "and here only what was wrong")
 		require.Equal(t, w.Text(services), listings(t, w, flavor))
 	})
 }

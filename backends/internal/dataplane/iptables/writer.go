@@ -31,6 +31,7 @@ type Writer struct {
 	tools   []*tool // by family; nil: the family cannot be served here
 	written [len(families)][len(tables)]written
 	seen    seen
+	rules   int // written or removed by the last Replace or Apply
 }
 
 var _ dataplane.Writer = &Writer{}
@@ -101,8 +102,25 @@ func (w *Writer) run(ctx context.Context, steps []step) error {
 		}
 		return fmt.Errorf("iptables: table %s, %s: %w", s.table, s.tool.family, err)
 	}
+	w.rules = 0
+	for _, s := range steps {
+		w.rules += s.rules()
+	}
 	return nil
 }
+
+// rules is how many rules the step writes or removes.
+func (s step) rules() (n int) {
+	for line := range strings.Lines(s.do) {
+		if strings.HasPrefix(line, "-") && !strings.HasPrefix(line, "-X") {
+			n++
+		}
+	}
+	return n
+}
+
+// Written is how many rules the last Replace or Apply wrote or removed.
+func (w *Writer) Written() int { return w.rules }
 
 // Replace implements dataplane.Writer.
 func (w *Writer) Replace(ctx context.Context, services []*dataplane.Service) error {
@@ -181,6 +199,7 @@ func (w *Writer) Apply(ctx context.Context, changes []dataplane.Change) error {
 		}
 	}
 	if len(steps) == 0 {
+		w.rules = 0
 		return nil
 	}
 	before := w.fingerprints()
