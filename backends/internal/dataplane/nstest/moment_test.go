@@ -7,15 +7,15 @@ package nstest
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
-	"sigs.k8s.io/kpng/internal/netlab"
 )
 
 // TestNoMomentWithoutService opens connection after connection while the number of targets goes up and down. Whatever
@@ -52,23 +52,42 @@ func TestNoMomentWithoutService(t *testing.T) {
 	})
 }
 
-// resend is when TCP asks again for the first time.
-const resend = time.Second
-
-// askOn asks in both families over new connections until ctx ends, and tells what went wrong first. A packet that is lost
-// is noticed.
+// askOn opens connections in both families until ctx ends, and tells what went wrong first. A packet that was lost is known by
+// the kernel's having sent it again, however slow the machine is.
 func (l *Lab) askOn(ctx context.Context, from string, asked *atomic.Int32) error {
 	for ctx.Err() == nil {
 		for _, f := range Families {
 			to := netip.AddrPortFrom(f.VIP(1), 80)
-			try, cancel := context.WithTimeout(context.WithoutCancel(ctx), resend-100*time.Millisecond)
-			_, err := l.Ask(try, from, netlab.Probe{Network: TCP, To: to})
-			cancel()
+			conn, err := l.Host(from).Dial(context.WithoutCancel(ctx), TCP, to.String())
 			if err != nil {
-				return fmt.Errorf("%s: %w", to, err)
+				return err
+			}
+			again, err := resent(conn)
+			_ = conn.Close() // it has told all that it was for
+			if err != nil {
+				return err
+			}
+			if again > 0 {
+				return fmt.Errorf("%s: the first packet was sent again %d times", to, again)
 			}
 			asked.Add(1)
 		}
 	}
 	return nil
+}
+
+// resent is how many packets of a connection the kernel has sent again.
+func resent(conn net.Conn) (uint32, error) {
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var info *unix.TCPInfo
+	if ctlErr := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO) }); ctlErr != nil {
+		return 0, ctlErr
+	}
+	if err != nil {
+		return 0, fmt.Errorf("TCP_INFO: %w", err)
+	}
+	return info.Total_retrans, nil
 }
