@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -62,6 +63,7 @@ func (o *Options) Open(ctx context.Context, d dataplane.Options) (*Session, erro
 		if err := cleanup(ctx, other); err != nil {
 			klog.ErrorS(err, "Removing what the other dataplane may have written")
 		}
+		debug.FreeOSMemory() // the first state took several times what it takes to hold it
 	})
 	return &Session{options: o, writer: writer, driver: o.shared()}, nil
 }
