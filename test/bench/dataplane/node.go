@@ -55,7 +55,22 @@ func newNode() (*node, error) {
 		lab.Close()
 		return nil, err
 	}
+	if err := n.awake(); err != nil {
+		n.close()
+		return nil, err
+	}
 	return n, nil
+}
+
+// awake waits until packets go from end to end: a neighbour that was asked for while a cable was not up yet is asked
+// again a second later only, which must not be counted against a proxy.
+func (n *node) awake() (err error) {
+	for end := time.Now().Add(limit); time.Now().Before(end); {
+		if _, err = n.answers(context.Background(), netip.AddrPortFrom(endpointIP(0, 0), podPort), 20*probeTime); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("a node of network namespaces does not forward: %w", err)
 }
 
 // takeAll makes all addresses of a prefix the host's own.
