@@ -77,7 +77,7 @@ lint: $(TOOLS)/golangci-lint ## Run the linters: Go, formatting, shell scripts
 fmt: $(TOOLS)/golangci-lint ## Format the Go files
 	golangci-lint fmt ./...
 
-# BENCH_DATAPLANE=-large adds sizes that take ten minutes more.
+# BENCH_DATAPLANE=-large adds larger sizes, and minutes.
 .PHONY: bench
 bench: build kubernetes ## Run the benchmarks: of the packages, of the real binaries on a real API server, of kpng-nat beside kube-proxy (docs/performance.md)
 	@scripts/install-tools test

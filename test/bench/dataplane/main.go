@@ -131,7 +131,7 @@ func (b *bench) flags() error {
 	flag.StringVar(&b.programs, "kpng", "", "`directory` of kpng and kpng-nat; default: built from this tree")
 	flag.StringVar(&b.kubernetes, "kubernetes", ".cache/bin", "`directory` of etcd, kube-apiserver and kube-proxy (make kubernetes)")
 	flag.StringVar((*string)(&b.only), "dataplane", "", "measure control and backend on nftables, iptables-nft or iptables-legacy only")
-	flag.BoolVar(&b.large, "large", false, "also 20,000 Services from the API server, and iptables with 5,000: some ten minutes more")
+	flag.BoolVar(&b.large, "large", false, "also 20,000 Services from the API server, and iptables with 5,000: some minutes more")
 	flag.IntVar(&b.changeCount, "changes", 200, "changes to measure in each run")
 	flag.IntVar(&b.fewest, "fewest", 5, "changes to measure even when they take longer than -change-time")
 	flag.DurationVar(&b.changeTime, "change-time", 8*time.Second, "time for the changes of a run")
@@ -149,9 +149,16 @@ func (b *bench) flags() error {
 		}
 		b.parts = append(b.parts, name)
 	}
-	var err error
-	b.kubernetes, err = filepath.Abs(b.kubernetes)
-	return err
+	for _, folder := range []*string{&b.kubernetes, &b.programs} {
+		if *folder == "" {
+			continue
+		}
+		var err error
+		if *folder, err = filepath.Abs(*folder); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // build builds the programs as `make build` does.
