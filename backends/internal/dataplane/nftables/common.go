@@ -102,7 +102,14 @@ type origin struct {
 	inside, outside string
 }
 
-func (g origin) name() string { return g.inside + "--" + g.outside }
+// name has the family in it, also where neither of the two is a chain of the family.
+func (g origin) name() string {
+	name := g.inside + "--" + g.outside
+	if isEmptyChain(g.inside) && isEmptyChain(g.outside) {
+		name += g.f.suffix
+	}
+	return name
+}
 
 func (g origin) rules(dataplane.Options) []rule {
 	return []rule{

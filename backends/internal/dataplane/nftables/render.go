@@ -102,7 +102,9 @@ func (r *renderer) entry(fam *family, f *dataplane.Frontend) string {
 		to = r.add(f, marking{f.Masquerade, fam, to}, "masq")
 	}
 	if f.Local != nil {
-		to = r.add(f, origin{fam, to, r.pool(fam, f, f.Local)}, "origin")
+		if local := r.pool(fam, f, f.Local); local != to { // else it is the same wherever it comes from
+			to = r.add(f, origin{fam, to, local}, "origin")
+		}
 	}
 	everybody := func(p netip.Prefix) bool { return p.Bits() == 0 }
 	switch {

@@ -130,6 +130,10 @@ func setsOf(f *family, o dataplane.Options) []shared {
 // emptyChain is where traffic ends that has no targets. Its name must be no word of nft's language.
 func emptyChain(a dataplane.Action) string { return a.String() + "-it" }
 
+func isEmptyChain(name string) bool {
+	return name == emptyChain(dataplane.Reject) || name == emptyChain(dataplane.Drop)
+}
+
 // size of the layout.
 func (l *layout) size() size {
 	s := size{objects: len(l.sets)}

@@ -104,6 +104,14 @@ func scenarios() map[string][]*dataplane.Service {
 	}
 	drop := port("203.0.113.11", 80)
 	drop.Pool.Empty = dataplane.Drop
+	var ends []dataplane.Frontend // nothing for anybody, refused here and dropped there, in both families
+	for _, ip := range []string{"203.0.113.16", "1000::17"} {
+		for i, empty := range []dataplane.Action{dataplane.Reject, dataplane.Drop} {
+			f := port(ip, uint16(80+i))
+			f.Local = &dataplane.Pool{Empty: empty}
+			ends = append(ends, f)
+		}
+	}
 	egress := service("ns/egress", anyIP("203.0.113.12", targets(0, "11.0.1.2")...), anyIP("1000::12", targets(0, "1100::102")...))
 	egress.Egress = []dataplane.Egress{{Source: addr("11.0.1.2"), IP: addr("203.0.113.12")}, {Source: addr("1100::102"), IP: addr("1000::12")}}
 	hostile := "ns/\"; flush ruleset; #\n" + strings.Repeat("x", 300)
@@ -119,6 +127,7 @@ func scenarios() map[string][]*dataplane.Service {
 		"sources":  {service("ns/sources", sources, nobody, manySources)},
 		"affinity": {service("ns/sticky", sticky, sticky6)},
 		"none":     {service("ns/none", port("203.0.113.10", 80), drop)},
+		"ends":     {service("ns/ends", ends...)},
 		"egress":   {egress},
 		"hostile":  {service(hostile, port("203.0.113.13", 80, targets(8080, "11.0.1.2")...))},
 	}
