@@ -23,6 +23,8 @@ const (
 	ReasonNotAllowed Reason = "not-in-allow-cidrs"
 )
 
+var reasons = []Reason{ReasonSpecial, ReasonNode, ReasonNotAllowed}
+
 // remedy says what who reads the log can do about it.
 func (r Reason) remedy() string {
 	switch r {

@@ -17,7 +17,7 @@ type metrics struct {
 // newMetrics are those of a backend, whose name is the prefix of theirs.
 func newMetrics(backend string) *metrics {
 	prefix := strings.ReplaceAll(backend, "-", "_")
-	return &metrics{
+	m := &metrics{
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: prefix + "_refused_addresses_total", Help: "Addresses of services that were refused, by reason.",
 		}, []string{"reason"}),
@@ -28,6 +28,10 @@ func newMetrics(backend string) *metrics {
 			Name: prefix + "_conflicts", Help: "Addresses that services want now and do not have because they are another one's.",
 		}),
 	}
+	for _, reason := range reasons {
+		m.refusals.WithLabelValues(string(reason)) // 0 is there from the start, so that an increase from it is seen
+	}
+	return m
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
