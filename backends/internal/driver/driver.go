@@ -18,7 +18,8 @@ import (
 const (
 	firstRetry = 500 * time.Millisecond
 	mostRetry  = 30 * time.Second
-	checkEvery = 20 * time.Second
+	// checkEvery leaves time for the repair: altered rules are to be right again within 20 s, also of a busy node.
+	checkEvery = 10 * time.Second
 )
 
 // flows removes the flows of connections that a change made wrong: package conntrack, or a test.
