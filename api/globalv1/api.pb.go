@@ -89,8 +89,10 @@ type ServiceInfo struct {
 	Service *localv1.Service `protobuf:"bytes,2,opt,name=Service,proto3" json:"Service,omitempty"`
 	// PublishNotReadyAddresses is spec.publishNotReadyAddresses.
 	PublishNotReadyAddresses bool `protobuf:"varint,3,opt,name=PublishNotReadyAddresses,proto3" json:"PublishNotReadyAddresses,omitempty"`
-	unknownFields            protoimpl.UnknownFields
-	sizeCache                protoimpl.SizeCache
+	// CreatedAt is metadata.creationTimestamp in Unix seconds, 0 when it is not known.
+	CreatedAt     int64 `protobuf:"varint,4,opt,name=CreatedAt,proto3" json:"CreatedAt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ServiceInfo) Reset() {
@@ -142,6 +144,13 @@ func (x *ServiceInfo) GetPublishNotReadyAddresses() bool {
 		return x.PublishNotReadyAddresses
 	}
 	return false
+}
+
+func (x *ServiceInfo) GetCreatedAt() int64 {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return 0
 }
 
 type EndpointInfo struct {
@@ -549,11 +558,12 @@ const file_api_globalv1_api_proto_rawDesc = "" +
 	"\x16api/globalv1/api.proto\x12\bglobalv1\x1a\x15api/localv1/api.proto\"V\n" +
 	"\x0eGlobalWatchReq\x12 \n" +
 	"\vAcceptBatch\x18\x01 \x01(\bR\vAcceptBatch\x12\"\n" +
-	"\fTriggerTimes\x18\x02 \x01(\bR\fTriggerTimes\"\x89\x01\n" +
+	"\fTriggerTimes\x18\x02 \x01(\bR\fTriggerTimes\"\xa7\x01\n" +
 	"\vServiceInfo\x12\x12\n" +
 	"\x04Hash\x18\x01 \x01(\x04R\x04Hash\x12*\n" +
 	"\aService\x18\x02 \x01(\v2\x10.localv1.ServiceR\aService\x12:\n" +
-	"\x18PublishNotReadyAddresses\x18\x03 \x01(\bR\x18PublishNotReadyAddresses\"\xf2\x02\n" +
+	"\x18PublishNotReadyAddresses\x18\x03 \x01(\bR\x18PublishNotReadyAddresses\x12\x1c\n" +
+	"\tCreatedAt\x18\x04 \x01(\x03R\tCreatedAt\"\xf2\x02\n" +
 	"\fEndpointInfo\x12\x12\n" +
 	"\x04Hash\x18\x01 \x01(\x04R\x04Hash\x12\x1c\n" +
 	"\tNamespace\x18\x02 \x01(\tR\tNamespace\x12\x1e\n" +

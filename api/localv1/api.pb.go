@@ -149,7 +149,7 @@ type WatchReq struct {
 	AcceptBatch bool `protobuf:"varint,2,opt,name=AcceptBatch,proto3" json:"AcceptBatch,omitempty"`
 	// AllEndpoints asks for more than what the node may use for new traffic by Scopes.Internal or External: for
 	// Scopes.Cluster and the endpoints that have only that, for Endpoint.Terminating, and for the endpoints that get no
-	// new traffic but still serve while they terminate. These have no scope at all.
+	// new traffic but still serve while they terminate. These have no scope at all. And for Service.CreatedAt.
 	AllEndpoints bool `protobuf:"varint,3,opt,name=AllEndpoints,proto3" json:"AllEndpoints,omitempty"`
 	// TriggerTimes asks for OpItem.TriggeredAt.
 	TriggerTimes  bool `protobuf:"varint,4,opt,name=TriggerTimes,proto3" json:"TriggerTimes,omitempty"`
@@ -577,8 +577,11 @@ type Service struct {
 	InternalTrafficToLocal bool `protobuf:"varint,12,opt,name=InternalTrafficToLocal,proto3" json:"InternalTrafficToLocal,omitempty"`
 	// HealthCheckNodePort is spec.healthCheckNodePort, 0 when there is none.
 	HealthCheckNodePort int32 `protobuf:"varint,13,opt,name=HealthCheckNodePort,proto3" json:"HealthCheckNodePort,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// CreatedAt is metadata.creationTimestamp in Unix seconds, 0 when it is not known: of services that want the same, a
+	// backend serves the oldest. Sent only to clients that set WatchReq.AllEndpoints.
+	CreatedAt     int64 `protobuf:"varint,14,opt,name=CreatedAt,proto3" json:"CreatedAt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Service) Reset() {
@@ -707,6 +710,13 @@ func (x *Service) GetInternalTrafficToLocal() bool {
 func (x *Service) GetHealthCheckNodePort() int32 {
 	if x != nil {
 		return x.HealthCheckNodePort
+	}
+	return 0
+}
+
+func (x *Service) GetCreatedAt() int64 {
+	if x != nil {
+		return x.CreatedAt
 	}
 	return 0
 }
@@ -1262,7 +1272,7 @@ const file_api_localv1_api_proto_rawDesc = "" +
 	"\x04Path\x18\x02 \x01(\tR\x04Path\"=\n" +
 	"\x05Value\x12\x1e\n" +
 	"\x03Ref\x18\x01 \x01(\v2\f.localv1.RefR\x03Ref\x12\x14\n" +
-	"\x05Bytes\x18\x02 \x01(\fR\x05Bytes\"\xcd\x05\n" +
+	"\x05Bytes\x18\x02 \x01(\fR\x05Bytes\"\xeb\x05\n" +
 	"\aService\x12\x1c\n" +
 	"\tNamespace\x18\x01 \x01(\tR\tNamespace\x12\x12\n" +
 	"\x04Name\x18\x02 \x01(\tR\x04Name\x12\x12\n" +
@@ -1277,7 +1287,8 @@ const file_api_localv1_api_proto_rawDesc = "" +
 	"\x16ExternalTrafficToLocal\x18\a \x01(\bR\x16ExternalTrafficToLocal\x127\n" +
 	"\bClientIP\x18\v \x01(\v2\x19.localv1.ClientIPAffinityH\x00R\bClientIP\x126\n" +
 	"\x16InternalTrafficToLocal\x18\f \x01(\bR\x16InternalTrafficToLocal\x120\n" +
-	"\x13HealthCheckNodePort\x18\r \x01(\x05R\x13HealthCheckNodePort\x1a9\n" +
+	"\x13HealthCheckNodePort\x18\r \x01(\x05R\x13HealthCheckNodePort\x12\x1c\n" +
+	"\tCreatedAt\x18\x0e \x01(\x03R\tCreatedAt\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +

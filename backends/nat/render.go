@@ -200,7 +200,7 @@ func adapt(s *dataplane.Service, node map[netip.Addr]bool) *dataplane.Service {
 			continue
 		}
 		if out == nil {
-			out = &dataplane.Service{Name: s.Name, Frontends: append([]dataplane.Frontend(nil), s.Frontends...)}
+			out = &dataplane.Service{Name: s.Name, Created: s.Created, Frontends: append([]dataplane.Frontend(nil), s.Frontends...)}
 		}
 		own := netip.PrefixFrom(f.IP, f.IP.BitLen())
 		out.Frontends[i].Sources = append(f.Sources[:len(f.Sources):len(f.Sources)], own)

@@ -61,7 +61,8 @@ func (s *globalState) setNodes(diff *store.Diff, w opWriter) (ops int) {
 
 func (s *globalState) setServices(diff *store.Diff, w opWriter) (ops int) {
 	for old, new := range diff.Services() {
-		if new != nil && (old == nil || old.Wire() != new.Wire() || old.PublishNotReady() != new.PublishNotReady()) {
+		if new != nil && (old == nil || old.Wire() != new.Wire() || old.PublishNotReady() != new.PublishNotReady() ||
+			old.CreatedAt() != new.CreatedAt()) {
 			s.buf = new.AppendInfo(s.buf[:0])
 			w.set(localv1.Set_GlobalServiceInfos, s.paths.service(new), string(s.buf), "")
 			ops++

@@ -195,6 +195,7 @@ func TestAllEndpoints(t *testing.T) {
 	st.Update(func(tx *store.Tx) {
 		tx.SetService(service("a", func(i *globalv1.ServiceInfo) {
 			i.Service.InternalTrafficToLocal, i.Service.ExternalTrafficToLocal = true, true
+			i.CreatedAt = 1234
 		}))
 		tx.SetSlice(terminating)
 		tx.SetSynced()
@@ -211,6 +212,9 @@ func TestAllEndpoints(t *testing.T) {
 	require.NoError(t, w.next())
 	seen := map[string]string{}
 	for place, value := range w.state {
+		if svc, ok := value.(*localv1.Service); ok {
+			require.EqualValues(t, 1234, svc.CreatedAt)
+		}
 		if ep, ok := value.(*localv1.Endpoint); ok {
 			seen[short([]string{place})[0]] = fmt.Sprintf("%v/%v/%v", ep.Scopes.GetInternal(), ep.Scopes.GetCluster(), ep.Terminating)
 		}
@@ -224,9 +228,14 @@ func TestAllEndpoints(t *testing.T) {
 	all = false
 	require.NoError(t, w.next())
 	require.Equal(t, []string{
-		"set EndpointsSet ns/a/10.0.0.1", "delete EndpointsSet ns/a/10.0.0.2", "delete EndpointsSet ns/a/10.0.0.3",
+		"set ServicesSet ns/a", "set EndpointsSet ns/a/10.0.0.1", "delete EndpointsSet ns/a/10.0.0.2", "delete EndpointsSet ns/a/10.0.0.3",
 	}, short(w.ops))
 	require.Len(t, w.state, 2)
+	for _, value := range w.state {
+		if svc, ok := value.(*localv1.Service); ok {
+			require.Zero(t, svc.CreatedAt)
+		}
+	}
 
 	other := watchLocal(t, target, "n1", true)
 	require.NoError(t, other.next())

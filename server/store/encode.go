@@ -13,6 +13,7 @@ const (
 
 	serviceInfoService         = 2
 	serviceInfoPublishNotReady = 3
+	serviceInfoCreatedAt       = 4
 
 	endpointInfoNamespace   = 2
 	endpointInfoSourceName  = 3
@@ -35,7 +36,12 @@ func (s *Service) AppendInfo(b []byte) []byte {
 
 func (s *Service) appendBody(b []byte) []byte {
 	b = appendText(b, serviceInfoService, s.wire)
-	return appendBool(b, serviceInfoPublishNotReady, s.publishNotReady)
+	b = appendBool(b, serviceInfoPublishNotReady, s.publishNotReady)
+	if s.createdAt != 0 {
+		b = protowire.AppendTag(b, serviceInfoCreatedAt, protowire.VarintType)
+		b = protowire.AppendVarint(b, uint64(s.createdAt))
+	}
+	return b
 }
 
 func (s *Service) hash() uint64 { return xxhash.Sum64(s.appendBody(nil)) }

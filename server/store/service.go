@@ -24,6 +24,7 @@ type Service struct {
 	internalLocal   bool
 	externalLocal   bool
 	headless        bool
+	createdAt       int64 // Unix seconds
 
 	slices    []slice     // by name
 	endpoints []*Endpoint // of all slices that count, merged, by key
@@ -74,6 +75,9 @@ func (s *Service) InternalTrafficToLocal() bool { return s.internalLocal }
 // ExternalTrafficToLocal is externalTrafficPolicy: Local.
 func (s *Service) ExternalTrafficToLocal() bool { return s.externalLocal }
 
+// CreatedAt is when the service was made, in Unix seconds; 0 when that is not known.
+func (s *Service) CreatedAt() int64 { return s.createdAt }
+
 // Endpoints are all endpoints of the service, by key. The caller must not change the slice.
 func (s *Service) Endpoints() []*Endpoint { return s.endpoints }
 
@@ -85,6 +89,7 @@ func (s *Service) Info() *globalv1.ServiceInfo {
 	info := &globalv1.ServiceInfo{
 		Service:                  &localv1.Service{},
 		PublishNotReadyAddresses: s.publishNotReady,
+		CreatedAt:                s.createdAt,
 		Hash:                     s.hash(),
 	}
 	mustUnmarshal(s.wire, info.Service)

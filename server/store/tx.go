@@ -56,7 +56,7 @@ func (tx *Tx) SetService(info *globalv1.ServiceInfo) {
 	}
 	key := svc.GetNamespace() + "/" + svc.GetName()
 	old := tx.service(key)
-	if old.wire == wire && old.publishNotReady == info.GetPublishNotReadyAddresses() {
+	if old.wire == wire && old.publishNotReady == info.GetPublishNotReadyAddresses() && old.createdAt == info.GetCreatedAt() {
 		return
 	}
 	new := *old
@@ -64,6 +64,7 @@ func (tx *Tx) SetService(info *globalv1.ServiceInfo) {
 	new.publishNotReady = info.GetPublishNotReadyAddresses()
 	new.internalLocal = svc.GetInternalTrafficToLocal()
 	new.externalLocal = svc.GetExternalTrafficToLocal()
+	new.createdAt = info.GetCreatedAt()
 	if headless := svc.GetIPs().GetHeadless(); new.headless != headless {
 		new.headless = headless
 		new.endpoints = mergeSlices(new.counting())

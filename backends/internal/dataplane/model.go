@@ -11,7 +11,10 @@ import (
 // Service is all the kernel does for one Service, in both families. It is the unit of change and of failure.
 type Service struct {
 	// Name is namespace/name. It is shown in comments and logs, and tells services apart.
-	Name      string
+	Name string
+	// Created is when the Service was made; zero when that is not known. It is nothing to the kernel, but of Services that
+	// come at once and want the same, the oldest has it: see package claims.
+	Created   time.Time
 	Frontends []Frontend
 	Egress    []Egress
 }

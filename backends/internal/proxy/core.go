@@ -7,9 +7,11 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kpng/api/localv1"
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
 	"sigs.k8s.io/kpng/backends/internal/dataplane/claims"
 	"sigs.k8s.io/kpng/client/localsink/changes"
@@ -65,10 +67,19 @@ func (c *core) update(list []changes.Change, tell func([]dataplane.Change)) {
 			continue
 		}
 		if s := c.rules.Render(change.Item); s != nil {
+			s.Created = created(change.Item.Service)
 			c.wanted[name] = s
 		}
 	}
 	tell(c.decide(names))
+}
+
+// created is when the service was made; zero when a server does not tell.
+func created(svc *localv1.Service) time.Time {
+	if at := svc.GetCreatedAt(); at != 0 {
+		return time.Unix(at, 0)
+	}
+	return time.Time{}
 }
 
 // setNode takes the addresses of this node. What depends on them is looked at again.
@@ -90,7 +101,11 @@ func (c *core) decide(names []string) []dataplane.Change {
 		if s := c.wanted[name]; s != nil {
 			change.New, refused = c.permitted(s)
 		}
-		c.logRefused(name, refused)
+		if c.wanted[name] == nil {
+			delete(c.refused, name) // with the service, and no news
+		} else {
+			c.logRefused(name, refused)
+		}
 		asked = append(asked, change)
 	}
 	decided, conflicts := c.claims.Update(asked)
@@ -103,6 +118,9 @@ func (c *core) decide(names []string) []dataplane.Change {
 			change.New = d.New
 			if c.rules.Finish != nil {
 				change.New = c.rules.Finish(d.New)
+			}
+			if change.New != nil {
+				change.New.Created = d.New.Created
 			}
 		}
 		out = append(out, change)
@@ -128,7 +146,7 @@ func (c *core) permitted(s *dataplane.Service) (*dataplane.Service, map[netip.Ad
 	if refused == nil {
 		return s, nil
 	}
-	out := &dataplane.Service{Name: s.Name}
+	out := &dataplane.Service{Name: s.Name, Created: s.Created}
 	for i := range s.Frontends {
 		if c.guard.refuse(&s.Frontends[i], c.node) == "" {
 			out.Frontends = append(out.Frontends, s.Frontends[i])

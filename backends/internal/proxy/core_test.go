@@ -105,6 +105,11 @@ func TestConflict(t *testing.T) {
 	update(deleteService("a"), deleteService("c"), deleteService("never-there"))
 	require.Empty(t, k)
 	require.Equal(t, 0., value(t, m.conflicts))
+
+	young, old := setService("a", true, "192.0.2.1"), setService("b", true, "192.0.2.1")
+	young.Item.Service.CreatedAt, old.Item.Service.CreatedAt = 2000, 1000
+	update(young, old)
+	require.Equal(t, map[string][]string{"ns/b": {"192.0.2.1"}}, k.addresses(), "at once: the oldest")
 }
 
 func TestNodeAddressesComeAndGo(t *testing.T) {

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package claims decides who has a frontend that several Services want: the first that came, for as long as it wants
-// it. Of several that come at once (as all do at start) it is the first by name, whatever order they come in, so every
-// node decides alike. An address claimed for any protocol is claimed whole: ports of it are another Service's no more.
+// it. Of several that come at once (as all do at start) it is the oldest, or else the first by name, whatever order they
+// come in, so that every node decides alike, and the same after a restart. An address claimed for any protocol is claimed whole: ports of it are another Service's no more.
 //
 // What the API server gave out, cluster IPs and node ports, is its Service's before all that somebody wrote into another
 // one: an external IP that is another Service's cluster IP must not take its traffic (CVE-2020-8554).
 package claims
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
 )
@@ -49,12 +51,12 @@ func (t *Table) Update(changes []dataplane.Change) ([]dataplane.Change, []Refusa
 		touched[c.Name()] = true
 		t.want(c.Name(), c.New, touched)
 	}
-	for _, name := range slices.Sorted(maps.Keys(touched)) {
+	for _, name := range byAge(touched, t.wanted) {
 		t.seize(name, touched)
 	}
 	var out []dataplane.Change
 	var refused []Refusal
-	for _, name := range slices.Sorted(maps.Keys(touched)) {
+	for _, name := range byAge(touched, t.wanted) {
 		old := t.given[name]
 		now, no := t.give(name)
 		if !dataplane.Equal(old, now) {
@@ -63,6 +65,19 @@ func (t *Table) Update(changes []dataplane.Change) ([]dataplane.Change, []Refusa
 		}
 	}
 	return out, refused
+}
+
+// byAge orders names by the age of their Services, and by name.
+func byAge(names map[string]bool, services map[string]*dataplane.Service) []string {
+	created := func(name string) (at time.Time) {
+		if s := services[name]; s != nil {
+			at = s.Created
+		}
+		return at
+	}
+	return slices.SortedFunc(maps.Keys(names), func(a, b string) int {
+		return cmp.Or(created(a).Compare(created(b)), cmp.Compare(a, b))
+	})
 }
 
 // want replaces what a Service asks for, lets go of what it asks for no more, and names those who waited for it.

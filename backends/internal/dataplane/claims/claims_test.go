@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -55,6 +56,12 @@ func gives(name string, keys ...dataplane.Key) change {
 	for i := range c.New.Frontends {
 		c.New.Frontends[i].Kind = dataplane.ClusterIP
 	}
+	return c
+}
+
+// made: the service was made at that time.
+func made(at int64, c change) change {
+	c.New.Created = time.Unix(at, 0)
 	return c
 }
 
@@ -121,6 +128,12 @@ func TestUpdate(t *testing.T) {
 			owners{"a": keys{all(x)}}, nil, 0},
 		{"all of an address is let go", [][]change{{wants("a", all(x))}, {wants("c", tcp(x, 80)), wants("b", tcp(x, 81)), wants("d", all(x))}, {leaves("a")}},
 			owners{"b": keys{tcp(x, 81)}, "c": keys{tcp(x, 80)}}, nil, 1},
+		{"at once: the oldest", [][]change{{wants("a", tcp(x, 80)), made(2, wants("b", tcp(x, 80))), made(1, wants("c", tcp(x, 81))), made(2, wants("d", tcp(x, 81)))}},
+			owners{"a": keys{tcp(x, 80)}, "c": keys{tcp(x, 81)}}, []Refusal{{"b", tcp(x, 80), "a"}, {"d", tcp(x, 81), "c"}}, 2},
+		{"at once: the oldest, whatever its name", [][]change{{made(2, wants("a", tcp(x, 80))), made(1, wants("b", tcp(x, 80)))}},
+			owners{"b": keys{tcp(x, 80)}}, []Refusal{{"a", tcp(x, 80), "b"}}, 1},
+		{"the oldest comes later", [][]change{{made(2, wants("b", tcp(x, 80)))}, {made(1, wants("a", tcp(x, 80)))}},
+			owners{"b": keys{tcp(x, 80)}}, []Refusal{{"a", tcp(x, 80), "b"}}, 1},
 		{"a cluster IP before what another service wants: at once", [][]change{{wants("a", tcp(x, 443)), gives("b", tcp(x, 443))}},
 			owners{"b": keys{tcp(x, 443)}}, []Refusal{{"a", tcp(x, 443), "b"}}, 1},
 		{"a cluster IP that comes later", [][]change{{wants("a", tcp(x, 443), tcp(y, 443))}, {gives("b", tcp(x, 443))}},

@@ -3,7 +3,6 @@
 package claims
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -12,7 +11,7 @@ import (
 
 // Sources decides which Service's address the connections of a source leave with, where several have an
 // [dataplane.Egress] for it, as a pod of two Services has: the first that came, for as long as it wants it; of several
-// that come at once the first by name.
+// that come at once the oldest, or else the first by name.
 type Sources struct {
 	wanted  map[string]*dataplane.Service // by name: those with egress
 	owners  map[netip.Addr]string
@@ -39,7 +38,7 @@ func (s *Sources) Update(changes []dataplane.Change) []dataplane.Change {
 		at[c.Name()] = len(out)
 		out = append(out, c)
 	}
-	for _, name := range slices.Sorted(maps.Keys(touched)) {
+	for _, name := range byAge(touched, s.wanted) {
 		if s.wanted[name] == nil {
 			continue
 		}

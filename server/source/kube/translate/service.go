@@ -54,7 +54,11 @@ func (c *Config) Service(svc *corev1.Service) (*globalv1.ServiceInfo, Problems) 
 		out.SessionAffinity = &localv1.Service_ClientIP{ClientIP: clientIP(spec.SessionAffinityConfig, &problems)}
 	}
 	out.IPFilters = sourceFilters(svc, out.IPs.LoadBalancerIPs, &problems)
-	return &globalv1.ServiceInfo{Service: out, PublishNotReadyAddresses: spec.PublishNotReadyAddresses}, problems
+	info := &globalv1.ServiceInfo{Service: out, PublishNotReadyAddresses: spec.PublishNotReadyAddresses}
+	if at := svc.CreationTimestamp; !at.IsZero() {
+		info.CreatedAt = at.Unix()
+	}
+	return info, problems
 }
 
 // named says whether an object can be told apart from others. A slash would make the paths of the wire protocol

@@ -49,7 +49,7 @@ Service:
 	}, {
 		name: "every field",
 		in: `
-metadata: {namespace: a, name: b, annotations: {kpng.sigs.k8s.io/map-ip: "true"}}
+metadata: {namespace: a, name: b, creationTimestamp: "2026-01-02T03:04:05Z", annotations: {kpng.sigs.k8s.io/map-ip: "true"}}
 spec:
   type: LoadBalancer
   clusterIP: 10.96.0.1
@@ -80,6 +80,7 @@ Service:
   InternalTrafficToLocal: true
   HealthCheckNodePort: 30999
   ClientIP: {TimeoutSeconds: 60}
+CreatedAt: 1767323045
 PublishNotReadyAddresses: true`,
 	}, {
 		name: "policies Cluster, affinity None, map-ip not true",
