@@ -8,7 +8,8 @@
 // transaction a table. The kernel looks through a chain of frontends rule by rule, so the time that a new connection
 // takes grows with the number of frontends, and with the legacy flavor so does that of every change. The programs of the
 // flavor nft take a time that grows with the square of the number of chains, to list as well as to write. Seconds of
-// processor time, by Services of ten endpoints (the benchmarks here; kernel 6.18, iptables 1.8.9, one of two shared cores):
+// processor time, by Services of ten endpoints (measured once; kernel 6.18, iptables 1.8.9, one of two shared cores; the
+// benchmarks here give the time on the clock):
 //
 //	                          100  1,000  5,000
 //	nft     all, from nothing 0.13    2.1     43
