@@ -4,7 +4,6 @@ package allip
 
 import (
 	"net/netip"
-	"time"
 
 	"sigs.k8s.io/kpng/api/localv1"
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
@@ -18,10 +17,7 @@ import (
 func render(item *fullstate.ServiceEndpoints, config *Config) *dataplane.Service {
 	svc := item.Service
 	s := &dataplane.Service{Name: svc.NamespacedName()}
-	var affinity time.Duration
-	if clientIP := svc.GetClientIP(); clientIP != nil {
-		affinity = time.Duration(max(1, clientIP.GetTimeoutSeconds())) * time.Second
-	}
+	affinity := proxy.Affinity(svc)
 	var pools [2]dataplane.Pool // by family
 	for i := range pools {
 		pools[i] = pool(item.Endpoints, i == 1, config.Scope)
@@ -36,7 +32,7 @@ func render(item *fullstate.ServiceEndpoints, config *Config) *dataplane.Service
 			ip = ip.Unmap()
 			seen[ip] = true
 			f := dataplane.Frontend{Kind: kind, IP: ip, Protocol: dataplane.Any, Pool: pools[family(ip)], Affinity: affinity}
-			f.Sources = sources(svc, ip)
+			f.Sources = proxy.Sources(svc, ip)
 			if !allLocal(f.Pool) {
 				f.Masquerade = dataplane.Always // or the answers would go to the client without us
 			}
@@ -70,7 +66,7 @@ func pool(endpoints []*localv1.Endpoint, v6 bool, scope Scope) dataplane.Pool {
 		if !usable && !ep.GetTerminating() {
 			continue
 		}
-		ip, ok := endpointIP(ep, v6)
+		ip, ok := proxy.EndpointIP(ep, v6)
 		if !ok || seen[ip] {
 			continue
 		}
@@ -89,53 +85,6 @@ func pool(endpoints []*localv1.Endpoint, v6 bool, scope Scope) dataplane.Pool {
 		local = remote
 	}
 	return dataplane.Pool{Targets: local, Draining: draining}
-}
-
-// endpointIP is the address of an endpoint in a family. When there are several, each of them is the same endpoint (as
-// the EndpointSlice API has it), and the first is as good as any.
-func endpointIP(ep *localv1.Endpoint, v6 bool) (netip.Addr, bool) {
-	list := ep.GetIPs().GetV4()
-	if v6 {
-		list = ep.GetIPs().GetV6()
-	}
-	for _, text := range list {
-		ip, err := netip.ParseAddr(text)
-		if err == nil && ip.Is6() == v6 && ip.Zone() == "" && !ip.Is4In6() && !proxy.IsSpecial(ip) {
-			return ip, true
-		}
-	}
-	return netip.Addr{}, false
-}
-
-// sources are who may use an address, by loadBalancerSourceRanges; nil is everybody.
-func sources(svc *localv1.Service, ip netip.Addr) []netip.Prefix {
-	var list []netip.Prefix
-	filtered := false
-	for _, filter := range svc.GetIPFilters() {
-		if !contains(filter.GetTargetIPs(), ip) {
-			continue
-		}
-		filtered = true
-		for _, text := range filter.GetSourceRanges() {
-			// A range that cannot be read admits nobody.
-			if p, err := netip.ParsePrefix(text); err == nil && p.Addr().Is6() == ip.Is6() && !p.Addr().Is4In6() {
-				list = append(list, p.Masked())
-			}
-		}
-	}
-	if filtered && list == nil {
-		list = []netip.Prefix{}
-	}
-	return list
-}
-
-func contains(set *localv1.IPSet, ip netip.Addr) bool {
-	for _, text := range set.All() {
-		if a, err := netip.ParseAddr(text); err == nil && a.Unmap() == ip {
-			return true
-		}
-	}
-	return false
 }
 
 func allLocal(p dataplane.Pool) bool {

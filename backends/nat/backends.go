@@ -44,16 +44,12 @@ type endpoint struct {
 	ip netip.Addr
 }
 
-// inFamily are the endpoints that have an address of the family. When one has several, each of them is the same endpoint
-// (as the EndpointSlice API has it), and the first is as good as any.
+// inFamily are the endpoints that have an address of the family.
 func inFamily(endpoints []*localv1.Endpoint, v6 bool) []endpoint {
 	list := make([]endpoint, 0, len(endpoints))
 	for _, ep := range endpoints {
-		for _, ip := range addresses(ep.GetIPs(), v6) {
-			if !proxy.IsSpecial(ip) {
-				list = append(list, endpoint{ep, ip})
-				break
-			}
+		if ip, ok := proxy.EndpointIP(ep, v6); ok {
+			list = append(list, endpoint{ep, ip})
 		}
 	}
 	return list

@@ -8,18 +8,16 @@ import (
 
 	"sigs.k8s.io/kpng/api/localv1"
 	"sigs.k8s.io/kpng/backends/internal/dataplane"
+	"sigs.k8s.io/kpng/backends/internal/proxy"
 	"sigs.k8s.io/kpng/client/localsink/fullstate"
 )
 
 // render is all that a service asks for, in both families. It is pure. A service without an address is nil.
 func render(item *fullstate.ServiceEndpoints, config *Config) *dataplane.Service {
 	r := renderer{
-		svc: item.Service, config: config,
+		svc: item.Service, config: config, affinity: proxy.Affinity(item.Service),
 		out:  &dataplane.Service{Name: item.Service.NamespacedName()},
 		seen: map[dataplane.Key]bool{},
-	}
-	if clientIP := r.svc.GetClientIP(); clientIP != nil {
-		r.affinity = time.Duration(max(1, clientIP.GetTimeoutSeconds())) * time.Second
 	}
 	for _, v6 := range []bool{false, true} {
 		r.family(v6, item.Endpoints)
@@ -44,7 +42,7 @@ type renderer struct {
 func (r *renderer) family(v6 bool, endpoints []*localv1.Endpoint) {
 	ips := r.svc.GetIPs()
 	here := inFamily(endpoints, v6)
-	if len(addresses(ips.GetClusterIPs(), v6)) == 0 && len(here) == 0 && !ips.GetHeadless() {
+	if len(proxy.Addresses(ips.GetClusterIPs(), v6)) == 0 && len(here) == 0 && !ips.GetHeadless() {
 		return
 	}
 	if r.svc.GetMapIP() {
@@ -63,15 +61,15 @@ func (r *renderer) port(v6 bool, p port, endpoints []endpoint) {
 	b := backendsOf(p, endpoints)
 	ips := r.svc.GetIPs()
 	if p.mapping == nil || !r.svc.GetMapIP() {
-		for _, ip := range addresses(ips.GetClusterIPs(), v6) {
+		for _, ip := range proxy.Addresses(ips.GetClusterIPs(), v6) {
 			r.add(r.internal(dataplane.ClusterIP, ip, p, b))
 		}
-		for _, ip := range addresses(ips.GetExternalIPs(), v6) {
+		for _, ip := range proxy.Addresses(ips.GetExternalIPs(), v6) {
 			r.add(r.external(dataplane.ExternalIP, ip, p, b))
 		}
-		for _, ip := range addresses(ips.GetLoadBalancerIPs(), v6) {
+		for _, ip := range proxy.Addresses(ips.GetLoadBalancerIPs(), v6) {
 			f := r.external(dataplane.LoadBalancerIP, ip, p, b)
-			f.Sources = sources(r.svc, ip)
+			f.Sources = proxy.Sources(r.svc, ip)
 			r.add(f)
 		}
 	}
@@ -135,51 +133,6 @@ func (r *renderer) external(kind dataplane.Kind, ip netip.Addr, p port, b *backe
 	f := r.frontend(kind, ip, p, short)
 	f.Local = &own
 	return f
-}
-
-// sources are who may use a load-balancer IP, by loadBalancerSourceRanges; nil is everybody.
-func sources(svc *localv1.Service, ip netip.Addr) []netip.Prefix {
-	var list []netip.Prefix
-	for _, filter := range svc.GetIPFilters() {
-		if !contains(filter.GetTargetIPs(), ip) {
-			continue
-		}
-		if list == nil {
-			list = []netip.Prefix{}
-		}
-		for _, text := range filter.GetSourceRanges() {
-			// A range that cannot be read admits nobody.
-			if p, err := netip.ParsePrefix(text); err == nil && p.Addr().Is6() == ip.Is6() && !p.Addr().Is4In6() {
-				list = append(list, p.Masked())
-			}
-		}
-	}
-	return list
-}
-
-func contains(set *localv1.IPSet, ip netip.Addr) bool {
-	for _, a := range addresses(set, ip.Is6()) {
-		if a == ip {
-			return true
-		}
-	}
-	return false
-}
-
-// addresses of one family. What is no address, or has a zone, is nobody's.
-func addresses(set *localv1.IPSet, v6 bool) []netip.Addr {
-	list := set.GetV4()
-	if v6 {
-		list = set.GetV6()
-	}
-	ips := make([]netip.Addr, 0, len(list))
-	for _, text := range list {
-		ip, err := netip.ParseAddr(text)
-		if err == nil && ip.Is6() == v6 && !ip.Is4In6() && ip.Zone() == "" {
-			ips = append(ips, ip)
-		}
-	}
-	return ips
 }
 
 func unspecified(v6 bool) netip.Addr {
