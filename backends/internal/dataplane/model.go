@@ -82,9 +82,9 @@ const (
 	NodePort
 )
 
-func (k Kind) String() string {
-	return text(k, "Kind", map[Kind]string{ClusterIP: "cluster IP", ExternalIP: "external IP", LoadBalancerIP: "load balancer IP", NodePort: "node port"})
-}
+func (k Kind) String() string { return text(k, "Kind", kindNames) }
+
+var kindNames = map[Kind]string{ClusterIP: "cluster IP", ExternalIP: "external IP", LoadBalancerIP: "load balancer IP", NodePort: "node port"}
 
 // Protocol is an IP protocol, by its number.
 type Protocol uint8
@@ -97,9 +97,9 @@ const (
 	SCTP Protocol = 132
 )
 
-func (p Protocol) String() string {
-	return text(p, "Protocol", map[Protocol]string{Any: "any", TCP: "tcp", UDP: "udp", SCTP: "sctp"})
-}
+func (p Protocol) String() string { return text(p, "Protocol", protocolNames) }
+
+var protocolNames = map[Protocol]string{Any: "any", TCP: "tcp", UDP: "udp", SCTP: "sctp"}
 
 // Action is what happens to traffic that has nowhere to go.
 type Action uint8
@@ -112,9 +112,9 @@ const (
 	Drop
 )
 
-func (a Action) String() string {
-	return text(a, "Action", map[Action]string{Reject: "reject", Drop: "drop"})
-}
+func (a Action) String() string { return text(a, "Action", actionNames) }
+
+var actionNames = map[Action]string{Reject: "reject", Drop: "drop"}
 
 // Masquerade says whose address a target sees. A hairpin is masqueraded in any case.
 type Masquerade uint8
@@ -132,9 +132,9 @@ const (
 	Always
 )
 
-func (m Masquerade) String() string {
-	return text(m, "Masquerade", map[Masquerade]string{Never: "never", NonLocal: "non-local", Remote: "remote", Always: "always"})
-}
+func (m Masquerade) String() string { return text(m, "Masquerade", masqueradeNames) }
+
+var masqueradeNames = map[Masquerade]string{Never: "never", NonLocal: "non-local", Remote: "remote", Always: "always"}
 
 func text[T interface {
 	comparable
