@@ -7,7 +7,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -20,19 +19,10 @@ import (
 	"sigs.k8s.io/kpng/api/localv1"
 	"sigs.k8s.io/kpng/internal/localtest"
 	"sigs.k8s.io/kpng/internal/netlab"
+	"sigs.k8s.io/kpng/internal/proxytest"
 )
 
-// TestMain lets the tests run the program itself: this test binary is it, when told so.
-func TestMain(m *testing.M) {
-	if os.Getenv("KPNG_TEST_PROGRAM") != "" {
-		main()
-		return
-	}
-	if err := netlab.EnsurePrivilege(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { proxytest.Main(m, main) }
 
 const (
 	patience = 20 * time.Second       // for what must come

@@ -20,7 +20,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -107,16 +106,11 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer os.RemoveAll(b.dir)
-	out := io.Writer(os.Stdout)
-	if output != "" {
-		file, err := os.Create(output)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, file.Close()) }()
-		out = io.MultiWriter(out, file)
+	var closeReport func() error
+	if b.Report, closeReport, err = report.Open(output); err != nil {
+		return err
 	}
-	b.Report = report.New(out)
+	defer func() { err = errors.Join(err, closeReport()) }()
 	if b.kpng == "" {
 		if b.kpng, err = build(ctx, b.dir, "kpng"); err != nil {
 			return err

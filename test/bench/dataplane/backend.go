@@ -27,7 +27,7 @@ func (b *bench) backendPart(ctx context.Context) error {
 			return err
 		}
 		r := result{proxy{kpngNat, s.dataplane}, s.services, fig}
-		b.aloneRow(r)
+		b.row(r.dataplane, r)
 		if s.dataplane == nftables {
 			at[s.services] = fig
 		}
@@ -80,15 +80,6 @@ func (b *bench) alone(ctx context.Context, p proxy, services int) (fig figures, 
 	}
 	defer func() { err = errors.Join(err, from.stop()) }()
 	return b.measure(ctx, p, from, services)
-}
-
-func (b *bench) aloneRow(r result) {
-	if r.failed != "" {
-		b.Row(r.dataplane, r.services, r.failed, "", "", "", "")
-		return
-	}
-	b.Row(r.dataplane, r.services, report.MS(r.firstSync), report.Both(r.seen), len(r.seen), report.MS(r.cpu),
-		report.MB(r.resident)+" ("+report.MB(r.peak)+")")
 }
 
 func (b *bench) aloneGoals(r result) {

@@ -82,8 +82,9 @@ func (b *bench) withAPI(ctx context.Context) error {
 			case err != nil:
 				return fmt.Errorf("%d Services: %w", s.services, err)
 			}
-			results = append(results, result{p, s.services, fig})
-			b.controlRow(results[len(results)-1])
+			r := result{p, s.services, fig}
+			results = append(results, r)
+			b.row(r.proxy, r)
 		}
 		if s.traffic {
 			if err := t.program(ctx, b, api, s.services); err != nil {
@@ -108,12 +109,13 @@ func (b *bench) controlHeader() {
 	b.Header("proxy", "Services", "first sync", "change", "changes", "CPU a change", "resident (peak)")
 }
 
-func (b *bench) controlRow(r result) {
+// row is a line of the tables of what follows: who, and what was measured of it.
+func (b *bench) row(who any, r result) {
 	if r.failed != "" {
-		b.Row(r.proxy, r.services, r.failed, "", "", "", "")
+		b.Row(who, r.services, r.failed, "", "", "", "")
 		return
 	}
-	b.Row(r.proxy, r.services, report.MS(r.firstSync), report.Both(r.seen), len(r.seen), report.MS(r.cpu),
+	b.Row(who, r.services, report.MS(r.firstSync), report.Both(r.seen), len(r.seen), report.MS(r.cpu),
 		report.MB(r.resident)+" ("+report.MB(r.peak)+")")
 }
 

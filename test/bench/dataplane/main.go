@@ -92,16 +92,11 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer os.RemoveAll(b.dir)
-	out := io.Writer(os.Stdout)
-	if b.output != "" {
-		file, err := os.Create(b.output)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, file.Close()) }()
-		out = io.MultiWriter(out, file)
+	var closeReport func() error
+	if b.Report, closeReport, err = report.Open(b.output); err != nil {
+		return err
 	}
-	b.Report = report.New(out)
+	defer func() { err = errors.Join(err, closeReport()) }()
 	if b.programs == "" {
 		if err := b.build(ctx); err != nil {
 			return err

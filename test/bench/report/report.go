@@ -6,6 +6,7 @@ package report
 import (
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +20,19 @@ type Report struct {
 
 // New makes a report that writes to out.
 func New(out io.Writer) *Report { return &Report{out: out} }
+
+// Open makes a report that writes to standard output, and to a file if one is named. closeFile says whether all of it got
+// there.
+func Open(path string) (r *Report, closeFile func() error, err error) {
+	if path == "" {
+		return New(os.Stdout), func() error { return nil }, nil
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	return New(io.MultiWriter(os.Stdout, file)), file.Close, nil
+}
 
 type goalLine struct {
 	what, want, got string
